@@ -15,7 +15,7 @@ use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
     Scope, path_beneath_rules,
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 
 /// The hidden subcommand that is this step.
 pub const COMMAND: &str = "confined";
@@ -48,6 +48,9 @@ struct Confined {
     /// Confine it by Landlock; without this, only its resources are limited.
     #[arg(long)]
     landlock: bool,
+    /// It ends by SIGKILL when its parent ends.
+    #[arg(long)]
+    dies_with_parent: bool,
     /// A file or folder that it may read; one that is not there is left out.
     #[arg(long)]
     read: Vec<PathBuf>,
@@ -79,6 +82,10 @@ impl Confined {
     }
 
     fn restrict(&self) -> Result<(), String> {
+        if self.dies_with_parent {
+            set_parent_process_death_signal(Some(Signal::KILL))
+                .map_err(|error| format!("cannot be made to end with its parent: {error}"))?;
+        }
         if self.landlock {
             match restrict_files(&self.read, &self.write) {
                 Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => {}

@@ -82,7 +82,7 @@ pub struct Confining<'a> {
     pub protected: &'a [PathBuf],
 }
 
-/// The credentials of one call.
+/// The credentials of one call, and whether it may go on without the operator.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct With<'a> {
     /// It has the operator's own.
@@ -91,6 +91,8 @@ pub(super) struct With<'a> {
     pub folder: Option<&'a Path>,
     /// The value of `KRB5CCNAME` that takes the place of the operator's own.
     pub cache: Option<&'a str>,
+    /// It ends with its parent.
+    pub dies_with_parent: bool,
 }
 
 /// How the tools are confined.
@@ -169,6 +171,9 @@ impl Confine {
         }
         let mut words = self.words.clone();
         words.push(format!("--file-size={}", touches.largest.unwrap_or(FILE_SIZE)));
+        if with.dies_with_parent {
+            words.push("--dies-with-parent".to_owned());
+        }
         if self.landlock {
             if with.own {
                 words.extend(self.own.iter().cloned());
@@ -272,7 +277,7 @@ mod tests {
         let (reads, writes) = ([PathBuf::from("/data/sandbox/u")], [PathBuf::from("/data/out")]);
         let touches = Touches { reads: &reads, writes: &writes, largest: Some(7) };
         let (folder, cache) = (Some(Path::new("/run/secrets/a")), Some("FILE:/run/secrets/a/ccache"));
-        confine(landlock, &[], &VALUES).words(touches, With { own, folder, cache })
+        confine(landlock, &[], &VALUES).words(touches, With { own, folder, cache, dies_with_parent: true })
     }
 
     fn own_words(confine: &Confine) -> Vec<String> {
@@ -288,8 +293,14 @@ mod tests {
         let of_secret = words(true, false);
         assert_eq!(of_secret[..2], ["/p", COMMAND]);
         assert_eq!(of_secret.last().unwrap(), "--");
-        for word in ["--landlock", "--file-size=7", "--read=/data/sandbox/u", "--write=/data/out", "--write=/dev/null"]
-        {
+        for word in [
+            "--landlock",
+            "--file-size=7",
+            "--dies-with-parent",
+            "--read=/data/sandbox/u",
+            "--write=/data/out",
+            "--write=/dev/null",
+        ] {
             assert!(has(&of_secret, word), "{word}: {of_secret:?}");
         }
         // The ticket for the service goes into the cache.

@@ -361,16 +361,17 @@ impl Tools {
         let dies_with_parent: &[&str] = if outlives_us { &[] } else { &[&self.setpriv, "--pdeathsig", "KILL"] };
         let seconds = format!("{:.3}", limit.as_secs_f64());
         let limited = [&self.timeout, "-s", "KILL", &seconds];
-        let above: &[&[&str]] =
-            if below_timeout { &[dies_with_parent, &limited, dies_with_parent] } else { &[dies_with_parent] };
         let (credentials, confined) = {
             let credentials = self.credentials.read().unwrap_or_else(PoisonError::into_inner);
             let cache = credentials.variables.iter().find(|(name, _)| *name == "KRB5CCNAME");
             let (folder, cache) = (credentials.folder.as_deref(), cache.map(|(_, value)| value.as_str()));
-            let confined = self.confine.words(touches, With { own: self.own, folder, cache });
-            (credentials.variables.clone(), confined)
+            let with = With { own: self.own, folder, cache, dies_with_parent: !outlives_us };
+            (credentials.variables.clone(), self.confine.words(touches, with))
         };
         let confined: Vec<&str> = confined.iter().map(String::as_str).collect();
+        // The step that confines it asks for it, too.
+        let tool_dies: &[&str] = if confined.is_empty() { dies_with_parent } else { &[] };
+        let above: &[&[&str]] = if below_timeout { &[dies_with_parent, &limited, tool_dies] } else { &[tool_dies] };
         let words: Vec<&str> = [&above.concat()[..], &confined[..], &[tool]].concat();
         let patience = if below_timeout { limit + GRACE } else { limit };
         failpoint::before_tool(tool);

@@ -1,8 +1,9 @@
 //! The kernel's part alone: HTCondor's own tools, as the operator starts them, and jobs whose ads lead them astray.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use htc_operator::condor::description::files::UNDEFINED;
 use testbed::{Account, Assets, Client, Pool, PoolOptions, Scratch, Version, wait_for};
@@ -183,4 +184,21 @@ pub fn what_has_no_end_is_not_read(version: Version) {
     // It takes a core for as long.
     let open = submit("open", "", "5");
     assert!(!open.status.success(), "nothing reads it at all: {open:?}");
+}
+
+/// As a tool that asks a question, when the operator is killed.
+#[test]
+fn a_tool_ends_with_who_started_it() {
+    bed::turns::take(bed::Weight::Light);
+    let script = format!("{} confined --dies-with-parent -- /bin/sleep 600 & echo $!; wait", bed::program().display());
+    let mut shell = Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let tool = PathBuf::from(format!("/proc/{}", line.trim()));
+    // One that has ended and that nobody has waited for has no command line.
+    let is_tool = || fs::read(tool.join("cmdline")).is_ok_and(|words| words == b"/bin/sleep\x00600\x00");
+    wait_for("the step to become the tool", PATIENCE, is_tool).unwrap();
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    wait_for("the tool to end", PATIENCE, || !is_tool()).unwrap();
 }
