@@ -388,7 +388,10 @@ mod tests {
 
     #[test]
     fn without_landlock_resources_are_limited_all_the_same() {
-        assert_eq!(words(false, true), ["/p", COMMAND, "--memory=1073741824", "--file-size=7", "--"]);
+        assert_eq!(
+            words(false, true),
+            ["/p", COMMAND, "--memory=1073741824", "--file-size=7", "--dies-with-parent", "--"]
+        );
         let off = Confining { wanted: Confinement::Off, reads: &[], protected: &[] };
         let off = Confine::new(off, &[], &environment(&VALUES));
         assert!(own_words(&off).is_empty() && !off.by_landlock());
