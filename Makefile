@@ -54,7 +54,7 @@ test: setup ## the tests, but for those of test-long
 
 # Both at a time: the first wait for half of theirs. There is nothing left to compile by then: cargo needs none of make's jobs, and would
 # warn that it cannot have them.
-# XorShift: what proptest makes its random numbers by takes half of the time of generated tests otherwise.
+# XorShift: what proptest makes its random numbers by takes half of the time of generated tests otherwise, as in test-long.
 test-fast:
 	MAKEFLAGS= PROPTEST_RNG_ALGORITHM=xs cargo test $(ALL) --no-fail-fast
 
@@ -63,6 +63,7 @@ test-model:
 
 test-long: test ## what takes too long for every change
 	$(TESTBED) setup --kueue
+	cargo test $(ALL) --no-fail-fast
 	$(E2E) --ignored
 	HTC_LARGE=100000 RUST_TEST_THREADS=1 cargo test $(ALL) --test e2e -- --ignored large::
 	HTC_PLACES=20000 cargo test $(ALL) --test e2e -- --ignored --nocapture places::

@@ -48,9 +48,9 @@ struct Confined {
     /// Confine it by Landlock; without this, only its resources are limited.
     #[arg(long)]
     landlock: bool,
-    /// It ends by SIGKILL when its parent ends.
+    /// The operator's process. It ends by SIGKILL when its parent ends, and is not started if the operator has ended before that.
     #[arg(long)]
-    dies_with_parent: bool,
+    dies_with: Option<u32>,
     /// A file or folder that it may read; one that is not there is left out.
     #[arg(long)]
     read: Vec<PathBuf>,
@@ -82,9 +82,12 @@ impl Confined {
     }
 
     fn restrict(&self) -> Result<(), String> {
-        if self.dies_with_parent {
+        if let Some(operator) = self.dies_with {
             set_parent_process_death_signal(Some(Signal::KILL))
                 .map_err(|error| format!("cannot be made to end with its parent: {error}"))?;
+            // The signal is that of who is the parent by now. A process that has ended has no program, also before it is waited for.
+            std::fs::read_link(format!("/proc/{operator}/exe"))
+                .map_err(|error| format!("is not started without the operator, process {operator}: {error}"))?;
         }
         if self.landlock {
             match restrict_files(&self.read, &self.write) {

@@ -172,7 +172,7 @@ impl Confine {
         let mut words = self.words.clone();
         words.push(format!("--file-size={}", touches.largest.unwrap_or(FILE_SIZE)));
         if with.dies_with_parent {
-            words.push("--dies-with-parent".to_owned());
+            words.push(format!("--dies-with={}", std::process::id()));
         }
         if self.landlock {
             if with.own {
@@ -290,13 +290,14 @@ mod tests {
 
     #[test]
     fn a_tool_has_what_its_call_and_its_identity_need() {
+        let dies_with = format!("--dies-with={}", std::process::id());
         let of_secret = words(true, false);
         assert_eq!(of_secret[..2], ["/p", COMMAND]);
         assert_eq!(of_secret.last().unwrap(), "--");
         for word in [
             "--landlock",
             "--file-size=7",
-            "--dies-with-parent",
+            dies_with.as_str(),
             "--read=/data/sandbox/u",
             "--write=/data/out",
             "--write=/dev/null",
@@ -388,9 +389,10 @@ mod tests {
 
     #[test]
     fn without_landlock_resources_are_limited_all_the_same() {
+        let dies_with = format!("--dies-with={}", std::process::id());
         assert_eq!(
             words(false, true),
-            ["/p", COMMAND, "--memory=1073741824", "--file-size=7", "--dies-with-parent", "--"]
+            ["/p", COMMAND, "--memory=1073741824", "--file-size=7", dies_with.as_str(), "--"]
         );
         let off = Confining { wanted: Confinement::Off, reads: &[], protected: &[] };
         let off = Confine::new(off, &[], &environment(&VALUES));

@@ -369,7 +369,7 @@ impl Tools {
             (credentials.variables.clone(), self.confine.words(touches, with))
         };
         let confined: Vec<&str> = confined.iter().map(String::as_str).collect();
-        // The step that confines it asks for it, too.
+        // The step that confines it asks for it itself.
         let tool_dies: &[&str] = if confined.is_empty() { dies_with_parent } else { &[] };
         let above: &[&[&str]] = if below_timeout { &[dies_with_parent, &limited, tool_dies] } else { &[tool_dies] };
         let words: Vec<&str> = [&above.concat()[..], &confined[..], &[tool]].concat();

@@ -182,7 +182,7 @@ pub fn what_has_no_end_is_not_read(version: Version) {
     let locked = submit("locked", &format!("MY.{name} = undefined\n"), "20");
     assert!(locked.status.success(), "{locked:?}");
     // It takes a core for as long.
-    let open = submit("open", "", "5");
+    let open = submit("open", "", "10");
     assert!(!open.status.success(), "nothing reads it at all: {open:?}");
 }
 
@@ -190,7 +190,9 @@ pub fn what_has_no_end_is_not_read(version: Version) {
 #[test]
 fn a_tool_ends_with_who_started_it() {
     bed::turns::take(bed::Weight::Light);
-    let script = format!("{} confined --dies-with-parent -- /bin/sleep 600 & echo $!; wait", bed::program().display());
+    let program = bed::program();
+    let words = "--landlock --read=/usr --read=/bin --read=/lib --read=/lib64 -- /bin/sleep 600";
+    let script = format!("{} confined --dies-with=$$ {words} & echo $!; wait", program.display());
     let mut shell = Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -201,4 +203,11 @@ fn a_tool_ends_with_who_started_it() {
     shell.kill().unwrap();
     shell.wait().unwrap();
     wait_for("the tool to end", PATIENCE, || !is_tool()).unwrap();
+
+    // Who started it has ended before it could ask to be told.
+    let mut over = Command::new("true").spawn().unwrap();
+    over.wait().unwrap();
+    let dies_with = format!("--dies-with={}", over.id());
+    let late = Command::new(program).args(["confined", &dies_with, "--", "/bin/echo", "begun"]).output().unwrap();
+    assert_eq!((late.status.code(), late.stdout.as_slice()), (Some(126), &b""[..]), "{late:?}");
 }
