@@ -48,7 +48,7 @@ struct Confined {
     /// Confine it by Landlock; without this, only its resources are limited.
     #[arg(long)]
     landlock: bool,
-    /// The operator's process. It ends by SIGKILL when its parent ends, and is not started if the operator has ended before that.
+    /// Number of the operator's process. The program ends by SIGKILL when its parent ends, and does not start if the operator has ended.
     #[arg(long)]
     dies_with: Option<u32>,
     /// A file or folder that it may read; one that is not there is left out.

@@ -206,6 +206,7 @@ archive=htc_output.tar
 # Hands what the payload has left to HTCondor: plain files under names that mean nothing to HTCondor as they are, and folders and
 # all other files packed.
 collect() {
+    # packed: something lies there, or takes the place of what a former run has packed.
     pack=$work/pack packed=$former
     mkdir "$pack" || cannot_write
     chmod -R u+rwX,ug-s "$work/run" 2>/dev/null

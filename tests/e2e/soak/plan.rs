@@ -103,7 +103,8 @@ const FATES: [Fate; 20] = [
     Fate::HeldThenDeleted,
 ];
 
-/// Fates of large ones; where there are fewer, some of these at random. Who is deleted matches no machine: no pool of this size runs so many containers in the time.
+/// Fates of large ones; where there are fewer, some of these at random. Who is deleted matches no machine: no pool of this size runs so
+/// many containers in the time.
 const LARGE: [Fate; 3] = [Fate::Deleted("Submitted"), Fate::SuspendedThenDeleted, Fate::HeldThenDeleted];
 
 /// Fates in a crowd.
