@@ -41,7 +41,7 @@ impl Gates {
                 "#!/bin/sh\ncase \"$*\" in *'EnteredCurrentStatus >= '*)\n    \
                  [ ! -e {gate_}.shut ] && [ ! -e {gate_}.instead ] && [ ! -e {gate_}.still ] || exit 0\n    \
                  exec {real_} \"$@\"\nesac\nread up rest </proc/uptime\necho $$ $up >>{gate_}.calls\nif [ -e {gate_}.shut ]; then\n    echo $$ >>{gate_}.waiting\n    \
-                 while [ -e {gate_}.shut ]; do sleep 0.1; done\nfi\n\
+                 while [ -e {gate_}.shut ]; do sleep 0.2; done\nfi\n\
                  [ ! -e {gate_}.instead ] || exec sh {gate_}.instead {real_} \"$@\"\nexec {real_} \"$@\"\n"
             );
             Account::unprivileged().write(&gate, script, 0o755).unwrap();

@@ -93,9 +93,11 @@ pub fn checkout() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Times of the operator in tests: short, so that what waits is seen to end.
+/// Times of the operator in tests: short, so that what waits is seen to end. `soon` is longer than usual: where a hundred operators ask at
+/// once, half of the tools go by that.
 const SHORT: &[&str] = &[
     "--tracker-interval=8s",
+    "--soon=2s",
     "--tool-limit=20s",
     "--submit-limit=10s",
     "--submit-limit-max=20s",

@@ -24,7 +24,7 @@ pub struct Size {
 }
 
 /// In `make test`.
-pub const SMALL: Size = Size { each: 1, crowd: 48, large: 1, many: LARGE_FROM };
+pub const SMALL: Size = Size { each: 1, crowd: 30, large: 1, many: LARGE_FROM };
 /// In `make soak`.
 pub const WHOLE: Size = Size { each: 3, crowd: 96, large: LARGE.len(), many: 200 };
 

@@ -370,17 +370,19 @@ pub fn check_fixpoint(facts: &Facts, decision: &Decision) -> Result<(), TestCase
     Ok(())
 }
 
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(15_000)
-}
-
 fn run(test: impl Fn(&Facts, &Decision) -> Result<(), TestCaseError>) {
-    run_with(|_| {}, test);
+    run_over(15_000, |_| {}, test);
 }
 
 /// Over all facts, changed in this way.
 pub fn run_with(change: impl Fn(&mut Facts), test: impl Fn(&Facts, &Decision) -> Result<(), TestCaseError>) {
-    let config = Config { cases: cases(), failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    run_over(5_000, change, test);
+}
+
+/// Over so many, if `PROPTEST_CASES` does not say how many.
+fn run_over(cases: u32, change: impl Fn(&mut Facts), test: impl Fn(&Facts, &Decision) -> Result<(), TestCaseError>) {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(cases);
+    let config = Config { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     let result = TestRunner::new(config).run(&seed(), |seed| {
         let mut facts = seed.facts();
         change(&mut facts);
