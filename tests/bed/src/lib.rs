@@ -93,8 +93,8 @@ pub fn checkout() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Times of the operator in tests: short, so that what waits is seen to end. `soon` is longer than usual: where a hundred operators ask at
-/// once, half of the tools go by that.
+/// Times of the operator in tests: short, so that what waits is seen to end. `soon` is longer than usual: two of three
+/// calls of condor_q are such questions, and many operators ask at once.
 const SHORT: &[&str] = &[
     "--tracker-interval=8s",
     "--soon=2s",

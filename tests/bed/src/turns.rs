@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 const UNITS_OF_A_CORE: u32 = 9;
 /// At most so many times that, while the cores are idle.
 const MOST_TIMES: u32 = 2;
-/// Share of all cores that is idle then. A test with servers of its own takes about twice as much as it begins, and less later.
+/// Share of all cores that is idle then. On a machine that is slow, or has other work, nothing is, and their weights alone count.
 const IDLE: f64 = 0.15;
 /// How often the cores are looked at, and how much one look counts: what a test takes as it begins is seen before the next one may.
 const LOOK: Duration = Duration::from_millis(500);
