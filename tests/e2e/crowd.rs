@@ -215,7 +215,8 @@ fn ten_bad_ones_among_two_hundred_hurt_nobody_on_sid() {
 
 fn ten_bad_ones_among(count: usize, version: Version) {
     bed::turns::take(bed::Weight::Heavy);
-    let site = Site::with(version, bad::CLOSED, LONG_SUBMISSIONS);
+    // The usual pause: what the work of bad ones is compared with has it, too.
+    let site = Site::with(version, bad::CLOSED, &[LONG_SUBMISSIONS, &["--soon=1s"]].concat());
     site.bed.start_operator();
 
     let here = site.bed.namespace();
