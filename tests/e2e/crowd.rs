@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use self::bad::{BAD, Bad};
 use self::pace::meanwhile;
 use bed::site::Site;
-use bed::{LONG_SUBMISSIONS, Namespace, PATIENCE, ids, is_true};
+use bed::{LONG_SUBMISSIONS, Namespace, PATIENCE, SOON, ids, is_true};
 use serde_json::{Value, json};
 use testbed::Version::{self, Sid, Trixie};
 use testbed::{Account, wait_for};
@@ -215,8 +215,7 @@ fn ten_bad_ones_among_two_hundred_hurt_nobody_on_sid() {
 
 fn ten_bad_ones_among(count: usize, version: Version) {
     bed::turns::take(bed::Weight::Heavy);
-    // The usual pause: what the work of bad ones is compared with has it, too.
-    let site = Site::with(version, bad::CLOSED, &[LONG_SUBMISSIONS, &["--soon=1s"]].concat());
+    let site = Site::with(version, bad::CLOSED, &[LONG_SUBMISSIONS, &[SOON]].concat());
     site.bed.start_operator();
 
     let here = site.bed.namespace();

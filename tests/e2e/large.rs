@@ -80,7 +80,7 @@ fn one_of_very_many_jobs_is_accepted_in_steps_and_holds_up_nobody() {
     // It compares how long small ones take with and without the large one.
     bed::turns::take(bed::Weight::Quiet);
     let total = jobs();
-    let own = ["--submit-limit=60s", "--submit-limit-max=300s", "--tracker-interval=5s", "--soon=1s"];
+    let own = ["--submit-limit=60s", "--submit-limit-max=300s", "--tracker-interval=5s", bed::SOON];
     let bed = Bed::new(Version::Trixie, &PoolOptions::default(), &own);
     bed.pool.set_start(false).unwrap();
     bed.start_operator();

@@ -117,6 +117,9 @@ pub const LONG_SUBMISSIONS: &[&str] = &["--submit-limit=60s", "--submit-limit-ma
 /// Where many tests, or one test again and again, wait for the next look at all jobs.
 pub const OFTEN: &str = "--tracker-interval=3s";
 
+/// Where time or work is measured: the operator's default. With a longer pause what is easy costs less, and what fails as much.
+pub const SOON: &str = "--soon=1s";
+
 /// The usual arguments whose place none of `own` takes. What stands in the place of tools writes where a tool may not.
 pub fn usual_beside(own: &[&str]) -> impl Iterator<Item = &'static str> {
     let flag = |argument: &str| argument.split('=').next().unwrap().to_owned();

@@ -57,7 +57,7 @@ fn an_end_is_in_the_status_in_a_moment() {
     let options = PoolOptions { extra_config: "NUM_CPUS = 5".to_owned(), ..PoolOptions::default() };
     let gates = Gates::new(Trixie);
     gates.tell_no_changes();
-    let own = [&gates.argument(), &format!("--bind={}", runs.display()), "--tracker-interval=600s"];
+    let own = [&gates.argument(), &format!("--bind={}", runs.display()), "--tracker-interval=600s", bed::SOON];
     let site = Site::with(Trixie, &options, &own);
     site.bed.start_operator();
     let here = site.bed.namespace();
