@@ -24,9 +24,10 @@ const MANY: usize = 190;
 /// How much more time the good ones may take than without the bad ones, as the machine was then.
 const FACTOR: f64 = 1.25;
 /// The same for processor time of the schedd and the operator, and how many times what a good one costs alone a bad one may cost: however
-/// many good ones there are for each.
+/// many good ones there are for each. Of fifty good ones each costs a fiftieth of a condor_submit; a bad one makes two of them, and
+/// the pauses before them are one second more of questions for each.
 const WORK: f64 = 1.1;
-const WORK_OF_A_BAD: f64 = 4.0;
+const WORK_OF_A_BAD: f64 = 6.0;
 /// What the bad ones may cost: a submission of fifty that fails for the sake of one goes again with six, and then each
 /// alone, after pauses of 1 and 2 s.
 const FOR_THE_BAD: Duration = Duration::from_secs(20);
