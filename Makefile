@@ -98,10 +98,10 @@ lint: prerequisites cargo-deny ## what CI refuses before it tests
 
 generate: prerequisites ## crd/ and statecharts/
 	cargo build --locked --quiet --bin htc-operator
-	cargo run --locked --quiet -- crd > crd/.new && mv crd/.new crd/htcjobs.htc.cern.ch.yaml
-	cargo run --locked --quiet -- crd htcpools > crd/.new && mv crd/.new crd/htcpools.htc.cern.ch.yaml
-	cargo run --locked --quiet -- crd htcqueues > crd/.new && mv crd/.new crd/htcqueues.htc.cern.ch.yaml
-	cargo run --locked --quiet -- statechart statecharts
+	$(DEBUG)/htc-operator crd > crd/.new && mv crd/.new crd/htcjobs.htc.cern.ch.yaml
+	$(DEBUG)/htc-operator crd htcpools > crd/.new && mv crd/.new crd/htcpools.htc.cern.ch.yaml
+	$(DEBUG)/htc-operator crd htcqueues > crd/.new && mv crd/.new crd/htcqueues.htc.cern.ch.yaml
+	$(DEBUG)/htc-operator statechart statecharts
 
 record: setup ## the session in the README
 	HTC_RECORD=1 $(E2E) plugin::sid::the_readme_shows_what_happens
