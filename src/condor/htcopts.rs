@@ -12,6 +12,7 @@ mod problem;
 
 use std::fmt::Write as _;
 
+use attributes::AttributeKind;
 pub use attributes::{AttributeError, AttributeName, Attributes};
 use commands::{Command, ValueKind};
 pub use expression::ExpressionProblem;
@@ -259,7 +260,7 @@ impl Key {
                 return Ok(Self::Attribute(name.to_owned()));
             }
             let name = name.to_owned();
-            return Err(match attributes::reserved(&name) {
+            return Err(match attributes::instead(&name).or_else(|| attributes::reserved(&name)) {
                 Some(instead) => HtcOptsProblem::ReservedAttribute { name, instead },
                 None => HtcOptsProblem::UnknownAttribute { name, allowed: attributes.listed() },
             });
@@ -332,6 +333,28 @@ enum Accounting {
     Whole,
 }
 
+/// Checks that text is in double quotes and a number is not. HTCondor reads a word without quotes as the name of an attribute, which
+/// no job has: the value is undefined then, and the site's default applies without a word.
+fn check_quotes(name: &str, value: &str) -> Result<(), HtcOptsProblem> {
+    let is_literal = |word: &&str| word.eq_ignore_ascii_case(value);
+    let is_boolean = ["true", "false"].iter().any(|word| is_literal(&word));
+    let is_word =
+        attributes::is_name(value) && !is_boolean && !["undefined", "error"].iter().any(|word| is_literal(&word));
+    let between = |quote: char| value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
+    let (inner, single) = (between('"'), between('\''));
+    let (name, value) = (name.to_owned(), shown(inner.or(single).unwrap_or(value)));
+    match attributes::kind(&name) {
+        _ if is_word || single.is_some() => Err(HtcOptsProblem::NotQuoted { name, value }),
+        AttributeKind::Text if is_boolean || (inner.is_none() && value.parse::<f64>().is_ok()) => {
+            Err(HtcOptsProblem::NotQuoted { name, value })
+        }
+        AttributeKind::Number if inner.is_some_and(|inner| !inner.contains('"')) => {
+            Err(HtcOptsProblem::Quoted { name, value })
+        }
+        AttributeKind::Text | AttributeKind::Number | AttributeKind::Expression => Ok(()),
+    }
+}
+
 /// What the value comes to, if it is an expression.
 fn check(key: &Key, value: &str, policy: &Policy) -> Result<Option<Extent>, HtcOptsProblem> {
     let wrong = |wanted| HtcOptsProblem::WrongValue { key: key.render(), wanted, value: shown(value) };
@@ -343,7 +366,11 @@ fn check(key: &Key, value: &str, policy: &Policy) -> Result<Option<Extent>, HtcO
                 None => Err(wrong("a group in double quotes, such as `\"group_physics.run2\"`")),
             };
         }
-        Key::Resource(_) | Key::Attribute(_) => ValueKind::Expression,
+        Key::Attribute(name) => {
+            check_quotes(name, value)?;
+            ValueKind::Expression
+        }
+        Key::Resource(_) => ValueKind::Expression,
     };
     if kind.fits(value) {
         let priority = matches!(key, Key::Command(command) if command.name == "priority");

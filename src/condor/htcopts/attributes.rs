@@ -9,11 +9,10 @@ const MAX_NAME: usize = 64;
 
 /// The attributes that every site's users may set: policies of Bonn, CERN, CHTC, CMS, DESY, Fermilab, KIT, the
 /// OSPool and others.
-pub(super) const USUAL: [&str; 27] = [
+pub(super) const USUAL: [&str; 24] = [
     "AccountingGroup",
     "BigMemJob",
     "CephFS_IO",
-    "ContainerOS",
     "DESIRED_Sites",
     "FERMIHTC_AutoRelease",
     "FERMIHTC_GraceLifetime",
@@ -29,15 +28,66 @@ pub(super) const USUAL: [&str; 27] = [
     "MaxWallTimeMins",
     "MyProject",
     "ProjectName",
-    "REQUIRED_OS",
     "RemoteJob",
     "UNDESIRED_Sites",
     "WantFlocking",
     "WantGPULab",
     "WantGlideIn",
-    "WantOS",
     "is_resumable",
 ];
+
+/// The usual attributes whose value is a number: text there is not compared as one.
+const NUMBERS: [&str; 5] =
+    ["FERMIHTC_GraceLifetime", "FERMIHTC_GraceMemory", "MaxRuntime", "MaxRuntimeHours", "MaxWallTimeMins"];
+
+/// The usual attributes whose value is text.
+const TEXTS: [&str; 10] = [
+    "CephFS_IO",
+    "DESIRED_Sites",
+    "GPUJobLength",
+    "JobCategory",
+    "JobDurationCategory",
+    "JobFlavor",
+    "JobFlavour",
+    "MyProject",
+    "ProjectName",
+    "UNDESIRED_Sites",
+];
+
+/// Attributes by which users of some sites choose the container that the site starts for a job. `job.sh` starts the container of
+/// `spec.script.image` itself, and finds no runtime inside of the site's.
+const CONTAINERS: [&str; 3] = ["ContainerOS", "REQUIRED_OS", "WantOS"];
+
+/// What kind of value an attribute has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AttributeKind {
+    /// Text in double quotes.
+    Text,
+    /// A number.
+    Number,
+    /// Any expression.
+    Expression,
+}
+
+/// The kind of value of an attribute, in any spelling.
+pub(super) fn kind(name: &str) -> AttributeKind {
+    let is_in = |names: &[&str]| names.iter().any(|listed| listed.eq_ignore_ascii_case(name));
+    if is_in(&NUMBERS) {
+        AttributeKind::Number
+    } else if is_in(&TEXTS) {
+        AttributeKind::Text
+    } else {
+        AttributeKind::Expression
+    }
+}
+
+/// What to write instead of an attribute that neither HTCondor nor the operator uses, and that is not to be set here.
+pub(super) fn instead(name: &str) -> Option<&'static str> {
+    CONTAINERS.iter().any(|listed| listed.eq_ignore_ascii_case(name)).then_some(
+        "the site would start a container of its own, and spec.script.image cannot be started inside of it; choose the \
+         operating system with spec.script.image",
+    )
+}
 
 /// The attributes that `htcopts` may set: the usual ones, and those that the site's administrator allows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -87,7 +137,7 @@ impl Attributes {
 
     /// Whether the attribute may be set, in any spelling.
     pub(super) fn allows(&self, name: &str) -> bool {
-        self.names().any(|allowed| allowed.eq_ignore_ascii_case(name)) || (self.any && reserved(name).is_none())
+        self.names().any(|allowed| allowed.eq_ignore_ascii_case(name)) || (self.any && may_be_allowed(name).is_ok())
     }
 
     /// The allowed names as a message lists them.
@@ -107,11 +157,9 @@ impl std::str::FromStr for AttributeName {
         if !is_name(name) {
             return Err(AttributeError::Name(name.to_owned()));
         }
-        match reserved(name) {
-            Some(reason) if !Attributes::default().allows(name) => {
-                Err(AttributeError::Reserved { name: name.to_owned(), reason })
-            }
-            _ => Ok(Self(name.to_owned())),
+        match may_be_allowed(name) {
+            Err(reason) => Err(AttributeError::Reserved { name: name.to_owned(), reason }),
+            Ok(()) => Ok(Self(name.to_owned())),
         }
     }
 }
@@ -197,6 +245,14 @@ pub(super) fn is_name(name: &str) -> bool {
     name.len() <= MAX_NAME
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// Whether a site may allow the attribute: one that it knows better than this list, or that HTCondor and the operator do not use.
+fn may_be_allowed(name: &str) -> Result<(), &'static str> {
+    match reserved(name) {
+        Some(reason) if instead(name).is_none() && !Attributes::default().allows(name) => Err(reason),
+        _ => Ok(()),
+    }
 }
 
 /// Says what to do instead when HTCondor or the operator uses the attribute itself.

@@ -112,6 +112,22 @@ pub enum HtcOptsProblem {
         /// What is wrong with it.
         problem: ExpressionProblem,
     },
+    /// Text without quotes.
+    #[error("`+{name}` expects text in double quotes: write `+{name} = \"{value}\"`")]
+    NotQuoted {
+        /// The attribute's name as written.
+        name: String,
+        /// The value, shortened.
+        value: String,
+    },
+    /// A number in quotes.
+    #[error("`+{name}` expects a number without quotes: write `+{name} = {value}`")]
+    Quoted {
+        /// The attribute's name as written.
+        name: String,
+        /// The value between the quotes, shortened.
+        value: String,
+    },
     /// A priority that the site does not allow.
     #[error(
         "`priority` may be {range} here, not {value}; the operator's administrator can allow more with --priority-range"

@@ -30,7 +30,7 @@ fn messages_say_where_what_and_what_instead() {
         ),
         (
             "+Z = 1",
-            "htcopts line 1: `+Z` is not allowed here; allowed are AccountingGroup, BigMemJob, CephFS_IO, ContainerOS, DESIRED_Sites, FERMIHTC_AutoRelease, FERMIHTC_GraceLifetime, FERMIHTC_GraceMemory, GPUJobLength, JobCategory, JobDurationCategory, JobFlavor, JobFlavour, JobType, MaxRuntime, MaxRuntimeHours, MaxWallTimeMins, MyProject, ProjectName, REQUIRED_OS, RemoteJob, UNDESIRED_Sites, WantFlocking, WantGPULab, WantGlideIn, WantOS, is_resumable, A, B, C, X. The operator's administrator can allow more with --allow-attribute",
+            "htcopts line 1: `+Z` is not allowed here; allowed are AccountingGroup, BigMemJob, CephFS_IO, DESIRED_Sites, FERMIHTC_AutoRelease, FERMIHTC_GraceLifetime, FERMIHTC_GraceMemory, GPUJobLength, JobCategory, JobDurationCategory, JobFlavor, JobFlavour, JobType, MaxRuntime, MaxRuntimeHours, MaxWallTimeMins, MyProject, ProjectName, RemoteJob, UNDESIRED_Sites, WantFlocking, WantGPULab, WantGlideIn, is_resumable, A, B, C, X. The operator's administrator can allow more with --allow-attribute",
         ),
         (
             "+DataReuseManifestSHA256 = \"/etc/passwd\"",
@@ -53,6 +53,46 @@ fn messages_say_where_what_and_what_instead() {
     }
     let long = parse(&"ä".repeat(500)).unwrap_err().to_string();
     assert!(long.chars().count() < 200, "{long}");
+}
+
+#[test]
+fn text_is_in_quotes_and_a_number_is_not() {
+    let cases = [
+        ("+JobFlavour = workday", "`+JobFlavour` expects text in double quotes: write `+JobFlavour = \"workday\"`"),
+        ("MY.jobflavour = workday", "write `+jobflavour = \"workday\"`"),
+        ("+ProjectName = true", "write `+ProjectName = \"true\"`"),
+        ("+JobFlavour = 2", "write `+JobFlavour = \"2\"`"),
+        ("+X = word", "write `+X = \"word\"`"),
+        ("+JobFlavour = 'workday'", "`+JobFlavour` expects text in double quotes: write `+JobFlavour = \"workday\"`"),
+        ("+JobFlavour = \"workday", "`MY.JobFlavour` expects a ClassAd expression"),
+        ("+MaxRuntime = \"3600\"", "`+MaxRuntime` expects a number without quotes: write `+MaxRuntime = 3600`"),
+    ];
+    for (line, message) in cases {
+        let error = parse(line).unwrap_err().to_string();
+        assert!(error.contains(message), "{line}: {error}");
+    }
+    for line in [
+        "+JobFlavour = \"workday\"",
+        "+JobFlavour = undefined",
+        "+JobFlavour = MY.X",
+        "+JobFlavour = ifThenElse(MY.X, \"workday\", \"longlunch\")",
+        "+MaxRuntime = 3600",
+        "+MaxRuntime = 60 * 60",
+        "+WantFlocking = True",
+        "+X = 1",
+    ] {
+        assert!(parse(line).is_ok(), "{line}: {:?}", parse(line));
+    }
+}
+
+#[test]
+fn the_sites_own_containers_are_not_chosen_here() {
+    for name in ["WantOS", "REQUIRED_OS", "containeros"] {
+        let error = parse(&format!("+{name} = \"el7\"")).unwrap_err().to_string();
+        assert!(error.contains("with spec.script.image"), "{error}");
+        let allowed = Policy::of_the_site(Attributes::with([name.parse().unwrap()]));
+        assert!(HtcOpts::parse(&format!("+{name} = \"el7\""), &allowed).is_ok(), "{name}");
+    }
 }
 
 #[test]
