@@ -386,7 +386,10 @@ impl HTCProc {
                 status.held_since = hold.since.and_then(time);
                 State::Held
             }
-            (None, JobState::Idle | JobState::Ended(_)) => State::Idle,
+            (None, JobState::Idle | JobState::Ended(_)) => {
+                status.message = job.runs.waits_for.map(|waits| waits.sentence().to_owned());
+                State::Idle
+            }
         };
         let end = match status.state {
             State::Running => Some(now),
@@ -399,6 +402,7 @@ impl HTCProc {
         status.earlier_exits = earlier.copied().map(EarlierExit::from).collect();
         status.request(row.wish);
         status.refuse(row.wish, row.refusal.as_deref());
+        status.omit(row.omitted.as_deref());
         status.duration_seconds = job.runs.start.zip(end).map(|(start, end)| (end.0 - start.0).max(0));
         Self::of(parent, row.index, (row.changed, row.stated), status)
     }
@@ -537,6 +541,16 @@ impl HTCProcStatus {
         }
     }
 
+    /// Says what of the output did not come back.
+    fn omit(&mut self, what: Option<&str>) {
+        let Some(what) = what else { return };
+        let what = format!("not all of the output came back: {what}");
+        self.message = Some(match self.message.take() {
+            Some(message) => format!("{message}; {what}"),
+            None => what,
+        });
+    }
+
     fn ended(&mut self, outcome: &Outcome) -> State {
         match outcome {
             Outcome::Succeeded => {
@@ -556,7 +570,10 @@ impl HTCProcStatus {
                 self.message = Some("failed before the upgrade from the first htc-operator".to_owned());
                 State::Failed
             }
-            Outcome::Removed => State::Removed,
+            Outcome::Removed(reason) => {
+                self.message = Some(reason).filter(|reason| !reason.is_empty()).cloned();
+                State::Removed
+            }
             Outcome::Lost(Loss::Vanished) => {
                 self.message = Some("the job is in neither HTCondor's queue nor its history".to_owned());
                 State::Lost

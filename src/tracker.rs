@@ -22,7 +22,7 @@ use crate::api::{Observed, Wake};
 use crate::condor::query::{HistoryAnswer, Shown, WantedInherited, reach};
 use crate::condor::schedd::{Reading, Schedd};
 use crate::machine::decide::Look;
-use crate::machine::facts::{Ad, Answer, Evidence, History, JobStatus, Queue, Reach, Unknown, Why};
+use crate::machine::facts::{Ad, Answer, Evidence, History, Queue, Reach, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
 use crate::machine::{Birthdate, SchedDate, Timestamp, Uid};
 use crate::metrics::Metrics;
@@ -444,7 +444,7 @@ impl Tracker {
 }
 
 const fn is_live(ad: &Ad) -> bool {
-    !matches!(ad.status, JobStatus::Removed | JobStatus::Completed)
+    !ad.status.is_over()
 }
 
 fn warn_of_skew(reading: &Reading, now: Timestamp) {

@@ -2,7 +2,7 @@
 
 use super::ads::{AdSink, Scalar};
 use crate::api::text::{WORDS, harmless};
-use crate::machine::facts::{Ad, Exit, Hold, JobStatus, Runs};
+use crate::machine::facts::{Ad, Exit, Hold, JobStatus, Runs, WaitsFor};
 use crate::machine::{Attempt, ClusterId, Index, JobId, SchedDate};
 
 /// Most bytes of the name of a slot that are kept.
@@ -219,6 +219,7 @@ impl Row {
                 host: text(self.host.as_ref())
                     .or_else(|| text(self.last_host.as_ref()))
                     .map(|host| harmless(host, HOST).into()),
+                waits_for: WaitsFor::of(status),
             },
         })
     }

@@ -151,6 +151,7 @@ mod tests {
             reported: None,
             wish: None,
             refusal: None,
+            omitted: None,
             output_bytes: None,
             exits: Vec::new(),
             changed: 1,

@@ -95,13 +95,23 @@ pub struct RequestResult {
     pub sizes: BTreeMap<Index, u64>,
     /// Jobs whose output is not kept, and why.
     pub refused: Vec<(Index, String)>,
+    /// What of the output of fetched jobs did not come back, in `job.sh`'s words.
+    pub omitted: BTreeMap<Index, String>,
 }
 
 impl RequestResult {
     /// That of a request which brought no output.
     #[must_use]
     pub fn without_output(key: RequestKey, at: Timestamp, failure: Option<Failure>) -> Self {
-        Self { key, at, failure, fetched: Indices::default(), sizes: BTreeMap::new(), refused: Vec::new() }
+        Self {
+            key,
+            at,
+            failure,
+            fetched: Indices::default(),
+            sizes: BTreeMap::new(),
+            refused: Vec::new(),
+            omitted: BTreeMap::new(),
+        }
     }
 }
 

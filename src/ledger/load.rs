@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::word::parse;
 use super::{Ledger, LedgerError};
 use crate::api::ObjectName;
 use crate::machine::facts::{
-    Condition, CutShort, ErrTail, Exceeded, Failure, Hold, Job, JobState, Known, LastRequest, Record, Refusal, Runs,
-    Submission, Witness,
+    Condition, CutShort, ErrTail, Exceeded, Failure, Hold, Job, JobState, JobStatus, Known, LastRequest, Omitted,
+    Record, Refusal, Runs, Submission, WaitsFor, Witness,
 };
 use crate::machine::ids::{Attempt, Birthdate, ClusterId, Index, JobId, SchedDate, ScheddName, Timestamp, Uid};
 use crate::machine::indices::Indices;
@@ -87,9 +88,9 @@ impl Ledger {
 }
 
 fn load(connection: &Connection, uid: &Uid) -> Result<Record, LedgerError> {
-    let (jobs, refusals) = jobs(connection, uid)?;
+    let (jobs, refusals, omitted) = jobs(connection, uid)?;
     let schedds = schedds(connection, uid)?;
-    let mut record = Record { known: known(connection, uid)?, jobs, refusals, schedds, ..Record::default() };
+    let mut record = Record { known: known(connection, uid)?, jobs, refusals, omitted, schedds, ..Record::default() };
     let accepted = record.jobs.values().map(|job| job.attempt).max().unwrap_or_default();
     let mut attempted: Vec<Indices> = Vec::new();
     for (submission, state, witness) in submissions(connection, uid)? {
@@ -328,26 +329,34 @@ fn requests(connection: &Connection, uid: &Uid) -> Result<Vec<(crate::machine::K
     .collect()
 }
 
-type Jobs = (BTreeMap<Index, Job>, BTreeMap<Index, Refusal>);
+type Jobs = (BTreeMap<Index, Job>, BTreeMap<Index, Refusal>, Option<Omitted>);
 
 fn jobs(connection: &Connection, uid: &Uid) -> Result<Jobs, LedgerError> {
     let sql = || LedgerError::sql("read jobs");
     let mut statement = connection
         .prepare_cached(&format!(
-            "select {JOB}, refused, refusedBy is (select value from ledger where key = 'outputLimits')
-             from htcjobs where uid = ?1"
+            "select {JOB}, refused, refusedBy is (select value from ledger where key = 'outputLimits'), omitted
+             from htcjobs where uid = ?1 order by idx"
         ))
         .map_err(sql())?;
     let mut rows = statement.query(params![uid.as_str()]).map_err(sql())?;
     let (mut jobs, mut refusals) = (BTreeMap::new(), BTreeMap::new());
+    let mut omitted: Option<Omitted> = None;
     while let Some(row) = rows.next().map_err(sql())? {
         let (index, job) = job(row, uid)?;
         jobs.insert(index, job);
         if let Some(why) = row.get(JOB_COLUMNS).map_err(sql())? {
             refusals.insert(index, Refusal { why, stands: row.get(JOB_COLUMNS + 1).map_err(sql())? });
         }
+        match (&mut omitted, row.get_ref(JOB_COLUMNS + 2).map_err(sql())?) {
+            (_, ValueRef::Null) => {}
+            (Some(omitted), _) => omitted.jobs += 1,
+            (None, what) => {
+                omitted = Some(Omitted { jobs: 1, index, what: what.as_str().unwrap_or_default().to_owned() })
+            }
+        }
     }
-    Ok((jobs, refusals))
+    Ok((jobs, refusals, omitted))
 }
 
 /// The columns that [`job`] reads.
@@ -370,6 +379,7 @@ pub(super) fn job(row: &Row<'_>, uid: &Uid) -> Result<(Index, Job), LedgerError>
             exits: row.get::<_, Option<u32>>(20)?.unwrap_or_default(),
             last_exit: row.get::<_, Option<i32>>(21)?.map(super::exits::read),
             vacated: date(22)?,
+            waits_for: row.get::<_, Option<i64>>(7)?.and_then(JobStatus::from_code).and_then(WaitsFor::of),
         };
         let job = Job {
             id: JobId { cluster: ClusterId(0), proc: 0 },
@@ -398,7 +408,10 @@ fn state(row: &Row<'_>, uid: &Uid) -> Result<JobState, LedgerError> {
         Some("Failed") => JobState::Ended(Outcome::Failed(number(8)?)),
         Some("Killed") => JobState::Ended(Outcome::Killed(number(9)?)),
         Some("FailedBefore") => JobState::Ended(Outcome::FailedBefore),
-        Some("Removed") => JobState::Ended(Outcome::Removed),
+        Some("Removed") => {
+            let reason = row.get::<_, Option<String>>(13).map_err(sql())?.unwrap_or_default();
+            JobState::Ended(Outcome::Removed(reason))
+        }
         Some(loss) => JobState::Ended(Outcome::Lost(parse::<Loss>(uid, loss)?)),
         None => match number(7)? {
             2 => JobState::Running,
@@ -438,6 +451,7 @@ mod tests {
                 fetched: Indices::default(),
                 sizes: BTreeMap::new(),
                 refused: vec![(Index(1), "it is too much".to_owned())],
+                omitted: BTreeMap::new(),
             };
             ledger.resolve(vec![result]).await.unwrap();
         };

@@ -45,6 +45,8 @@ pub struct ProcRow {
     pub wish: Option<Wanted>,
     /// Why HTCondor refused that the last time.
     pub refusal: Option<String>,
+    /// What of its output did not come back.
+    pub omitted: Option<String>,
     /// Size of its output in bytes, if that is known.
     pub output_bytes: Option<i64>,
     /// How it ended by itself, each with its number, as far as that was seen.
@@ -199,7 +201,7 @@ fn procs(connection: &Connection, uid: &Uid, from: Index, limit: usize) -> Resul
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = connection
         .prepare_cached(&format!(
-            "select {JOB}, schedd, changed, {REPORTED}, outputBytes, {EXITS}, {STATED} from htcjobs where uid = ?1 and idx >= ?2 order by idx limit ?3"
+            "select {JOB}, schedd, changed, {REPORTED}, outputBytes, {EXITS}, {STATED}, omitted from htcjobs where uid = ?1 and idx >= ?2 order by idx limit ?3"
         ))
         .map_err(sql())?;
     let mut rows = statement.query(params![uid.as_str(), from.0, limit]).map_err(sql())?;
@@ -216,7 +218,7 @@ fn changed(connection: &Connection, since: i64, limit: usize) -> Result<Vec<(Uid
     // What one transaction has changed comes whole: it is asked on from the number of the last.
     let mut statement = connection
         .prepare_cached(&format!(
-            "select {JOB}, schedd, changed, {REPORTED}, outputBytes, {EXITS}, {STATED}, uid from htcjobs where changed > ?1 and changed <=
+            "select {JOB}, schedd, changed, {REPORTED}, outputBytes, {EXITS}, {STATED}, omitted, uid from htcjobs where changed > ?1 and changed <=
                 coalesce((select changed from htcjobs where changed > ?1 order by changed limit 1 offset ?2), 1 << 62)
              and uid is not null order by changed, uid, idx"
         ))
@@ -224,7 +226,7 @@ fn changed(connection: &Connection, since: i64, limit: usize) -> Result<Vec<(Uid
     let mut rows = statement.query(params![since, limit]).map_err(sql())?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(sql())? {
-        let uid: String = row.get(JOB_COLUMNS + 9).map_err(sql())?;
+        let uid: String = row.get(JOB_COLUMNS + 10).map_err(sql())?;
         let uid = Uid::from(uid.as_str());
         let row = proc(row, &uid)?;
         found.push((uid, row));
@@ -246,6 +248,7 @@ fn proc(row: &Row<'_>, uid: &Uid) -> Result<ProcRow, LedgerError> {
             wish: None,
             refusal: row.get(JOB_COLUMNS + 5)?,
             output_bytes: row.get(JOB_COLUMNS + 6)?,
+            omitted: row.get(JOB_COLUMNS + 9)?,
             stated: row.get::<_, Option<i64>>(JOB_COLUMNS + 8)?.unwrap_or_default(),
             exits: super::exits::list(row.get_ref(JOB_COLUMNS + 7)?.as_str()?),
             job,
@@ -281,6 +284,7 @@ mod tests {
             fetched: fetched.parse().unwrap(),
             sizes: sizes.iter().map(|(index, bytes)| (Index(*index), *bytes)).collect(),
             refused: Vec::new(),
+            omitted: BTreeMap::new(),
         };
         let before = ledger.sequence();
         ledger.resolve(vec![result("0-1", &[(1, 77)])]).await.unwrap();

@@ -8,7 +8,7 @@ use super::writer::NUMBER;
 use super::{Ledger, LedgerError, Users};
 use crate::api::{ObjectName, Reason};
 use crate::failpoint::{Point, around};
-use crate::machine::facts::{ErrTail, Failure, Job, JobState, Known, Runs, Witness};
+use crate::machine::facts::{ErrTail, Failure, Job, JobState, Known, Runs, WaitsFor, Witness};
 use crate::machine::ids::{Attempt, Index, Timestamp, Uid};
 use crate::machine::indices::Indices;
 use crate::machine::judge::SubmitterLock;
@@ -186,9 +186,9 @@ fn code(job: &Job) -> i64 {
     let base = match job.outcome() {
         None => 1,
         Some(Outcome::Succeeded) => 4,
-        Some(Outcome::Failed(_) | Outcome::Killed(_) | Outcome::FailedBefore | Outcome::Removed | Outcome::Lost(_)) => {
-            7
-        }
+        Some(
+            Outcome::Failed(_) | Outcome::Killed(_) | Outcome::FailedBefore | Outcome::Removed(_) | Outcome::Lost(_),
+        ) => 7,
     };
     if job.fetched { base + 10 } else { base }
 }
@@ -209,20 +209,31 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
         Some(Outcome::Failed(code)) => (Some("Failed"), Some(*code), None),
         Some(Outcome::Killed(signal)) => (Some("Killed"), None, Some(*signal)),
         Some(Outcome::FailedBefore) => (Some("FailedBefore"), None, None),
-        Some(Outcome::Removed) => (Some("Removed"), None, None),
+        Some(Outcome::Removed(_)) => (Some("Removed"), None, None),
         Some(Outcome::Lost(loss)) => (Some((*loss).into()), None, None),
     };
     let (job_status, hold) = match &job.state {
-        JobState::Idle => (1, None),
+        JobState::Idle => (
+            match job.runs.waits_for {
+                None => 1,
+                Some(WaitsFor::SharedFiles) => 9,
+                Some(WaitsFor::Preparation) => 10,
+            },
+            None,
+        ),
         JobState::Running => (2, None),
         JobState::Held(hold) => (5, Some(hold)),
-        JobState::Ended(Outcome::Removed | Outcome::Lost(_)) => (3, None),
+        JobState::Ended(Outcome::Removed(_) | Outcome::Lost(_)) => (3, None),
         JobState::Ended(Outcome::Succeeded | Outcome::Failed(_) | Outcome::Killed(_) | Outcome::FailedBefore) => {
             (4, None)
         }
     };
+    let removal = match job.outcome() {
+        Some(Outcome::Removed(reason)) if !reason.is_empty() => Some(reason.as_str()),
+        _ => None,
+    };
     super::exits::note(connection, &save.uid, index, job)?;
-    let Runs { count, start, end, host, exits, last_exit, vacated } = &job.runs;
+    let Runs { count, start, end, host, exits, last_exit, vacated, waits_for: _ } = &job.runs;
     connection
         .prepare_cached(&format!(
             "insert into htcjobs(htcjobName, jobId, status, tempDir, namespace, uid, idx, attempt, schedd, birthdate, recordedAt,
@@ -264,7 +275,7 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
             outcome,
             hold.map(|hold| hold.code),
             hold.map(|hold| hold.subcode),
-            hold.map(|hold| hold.reason.as_str()),
+            hold.map(|hold| hold.reason.as_str()).or(removal),
             job.gone,
             count,
             start.map(|date| date.0),
@@ -347,14 +358,14 @@ fn resolve(connection: &Connection, result: &RequestResult) -> Result<(), Ledger
         .map_err(sql())?;
     let mut fetched = connection
         .prepare_cached(&format!(
-            "update htcjobs set status = status + 10, outputBytes = ?3,
+            "update htcjobs set status = status + 10, outputBytes = ?3, omitted = ?4,
                 changed = {NUMBER}
              where uid = ?1 and idx = ?2 and status < 10"
         ))
         .map_err(sql())?;
     for index in result.fetched.iter() {
         let bytes = result.sizes.get(&index).map(|bytes| i64::try_from(*bytes).unwrap_or(i64::MAX));
-        fetched.execute(params![key.uid.as_str(), index.0, bytes]).map_err(sql())?;
+        fetched.execute(params![key.uid.as_str(), index.0, bytes, result.omitted.get(&index)]).map_err(sql())?;
     }
     let mut refused = connection
         .prepare_cached(

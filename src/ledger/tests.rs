@@ -144,7 +144,8 @@ async fn a_record_comes_back_as_it_was_written() {
         JobState::Ended(Outcome::Succeeded),
         JobState::Ended(Outcome::Failed(7)),
         JobState::Ended(Outcome::Killed(9)),
-        JobState::Ended(Outcome::Removed),
+        JobState::Ended(Outcome::Removed(String::new())),
+        JobState::Ended(Outcome::Removed("the job exceeded its run time".to_owned())),
         JobState::Ended(Outcome::Lost(Loss::QueueReset)),
     ];
     let jobs: Vec<(Index, Job)> =
@@ -261,6 +262,7 @@ async fn fetched_output_is_not_forgotten_by_an_older_view() {
         fetched: Indices::first(1),
         sizes: BTreeMap::new(),
         refused: Vec::new(),
+        omitted: BTreeMap::new(),
     };
     ledger.resolve(vec![result]).await.unwrap();
     ledger
@@ -324,6 +326,7 @@ async fn failures_in_a_row_are_counted_until_one_goes_well() {
         fetched: Indices::default(),
         sizes: BTreeMap::new(),
         refused: Vec::new(),
+        omitted: BTreeMap::new(),
     };
     for (step, failed, failures) in [(1, true, 1), (2, true, 2), (3, false, 0), (4, true, 1)] {
         let again = Intent { key: result(step, failed).key, at: Timestamp(1), submission: None };
@@ -483,7 +486,7 @@ async fn the_end_of_the_first_err_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("htcjobs.db");
     let ledger = Ledger::open_alone(&path).unwrap();
-    let outcomes = [Outcome::Succeeded, Outcome::Failed(1), Outcome::Killed(9), Outcome::Removed];
+    let outcomes = [Outcome::Succeeded, Outcome::Failed(1), Outcome::Killed(9), Outcome::Removed(String::new())];
     let jobs =
         (0..).zip(outcomes).map(|(index, outcome)| (Index(index), job(index, JobState::Ended(outcome)))).collect();
     ledger.save(save(known(Phase::Completed), jobs, Vec::new())).await.unwrap();
@@ -492,7 +495,15 @@ async fn the_end_of_the_first_err_is_kept() {
     let fetched = |index: u32, text: &str| {
         let fetched: Indices = [Index(index)].into_iter().collect();
         let (key, sizes) = (key(Kind::Fetch, 1), BTreeMap::new());
-        let result = RequestResult { key, at: Timestamp(9), failure: None, fetched, sizes, refused: Vec::new() };
+        let result = RequestResult {
+            key,
+            at: Timestamp(9),
+            failure: None,
+            fetched,
+            sizes,
+            refused: Vec::new(),
+            omitted: BTreeMap::new(),
+        };
         let tail = ErrTail { index: Index(index), text: text.to_owned() };
         ledger.resolve_fetches(vec![result], vec![(uid(), tail)])
     };
@@ -758,6 +769,7 @@ impl Ledger {
             fetched: fetched.parse().unwrap(),
             sizes: BTreeMap::default(),
             refused: Vec::new(),
+            omitted: BTreeMap::new(),
         };
         self.resolve(vec![result]).await.unwrap();
         uid()

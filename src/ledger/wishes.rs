@@ -275,7 +275,6 @@ mod tests {
     use crate::machine::RequestKey;
     use crate::machine::facts::{Failure, JobState};
     use crate::machine::ids::Attempt;
-    use crate::machine::indices::Indices;
     use crate::machine::outcome::Outcome;
 
     #[tokio::test]
@@ -354,8 +353,7 @@ mod tests {
         let answer = async |failure: Option<Failure>| {
             let before = ledger.sequence();
             ledger.intend(vec![Intent { key: key.clone(), at: Timestamp(7), submission: None }]).await.unwrap();
-            let (fetched, sizes, refused) = (Indices::default(), BTreeMap::new(), Vec::new());
-            let result = RequestResult { key: key.clone(), at: Timestamp(9), failure, fetched, sizes, refused };
+            let result = RequestResult::without_output(key.clone(), Timestamp(9), failure);
             ledger.resolve(vec![result]).await.unwrap();
             let rows = ledger.procs(uid(), Index(0), 9).await.unwrap().rows;
             let refusals: Vec<Option<String>> = rows.into_iter().map(|row| row.refusal).collect();

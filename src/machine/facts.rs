@@ -10,11 +10,11 @@ mod request;
 use super::ids::{ScheddName, Timestamp};
 
 pub use evidence::{Ad, Answer, Earlier, Evidence, Exit, History, JobStatus, Queue, Unknown, Why};
-pub use job::{Hold, Job, JobState, Runs};
+pub use job::{Hold, Job, JobState, Runs, WaitsFor};
 pub use object::{Claim, Listed, Object, Past, Published, Spec, SpecRefused, Unreadable};
 pub use queue::{QueueKind, QueueWait, Queued};
 pub use record::{
-    Condition, CutShort, End, ErrTail, Exceeded, Known, Reach, Record, Refusal, Report, Submission, Witness,
+    Condition, CutShort, End, ErrTail, Exceeded, Known, Omitted, Reach, Record, Refusal, Report, Submission, Witness,
 };
 pub use request::{Failure, InFlight, LastRequest};
 

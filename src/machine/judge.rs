@@ -13,7 +13,7 @@ use super::indices::Indices;
 use super::inherited::{Inherited, InheritedJob};
 use super::outcome::Loss;
 use super::rules::{Rules, Settings};
-pub use sightings::{Acceptance, REMOVED_BY_US, SeenIn, Sighting, Sightings, acceptance, counts, outcome};
+pub use sightings::{Acceptance, REMOVED_BY_US, SeenIn, Sighting, Sightings, acceptance, counts, outcome, removed};
 pub use submitter::{LockSeen, NotALock, SubmitterGone, SubmitterLock, submitter_gone};
 pub use verdict::Verdict;
 

@@ -13,8 +13,9 @@ pub enum Outcome {
     Killed(i32),
     /// Failed by the Go operator's database, which does not say with which exit code.
     FailedBefore,
-    /// Removed by somebody with HTCondor's own tools, or by a policy.
-    Removed,
+    /// Removed with HTCondor's own tools, or by a policy. `RemoveReason`, made harmless; empty if HTCondor gives none, or if the
+    /// operator removed the job.
+    Removed(String),
     /// HTCondor no longer knows it, and its history does not say how it ended.
     Lost(Loss),
 }
@@ -25,7 +26,7 @@ impl Outcome {
     pub const fn left_output(&self) -> bool {
         match self {
             Self::Succeeded | Self::Failed(_) | Self::Killed(_) | Self::FailedBefore => true,
-            Self::Removed | Self::Lost(_) => false,
+            Self::Removed(_) | Self::Lost(_) => false,
         }
     }
 }

@@ -7,10 +7,14 @@ use super::ids::{Index, JobId, Timestamp};
 use super::indices::Indices;
 use super::outcome::{Loss, Outcome};
 use super::wishes::Wanted;
+use crate::api::text::harmless;
 use crate::api::{ConditionStatus, ConditionType};
 
 /// Ways in which jobs failed that are told apart in one sentence.
 const WAYS: usize = 8;
+
+/// Most bytes of HTCondor's reason for a removal, where ways are counted: several stand in one sentence.
+const REASON_IN_WAYS: usize = 120;
 
 /// What became of a job that a user removed.
 const REMOVED_BY_A_USER: &str = "removed by a user";
@@ -46,7 +50,7 @@ impl Counts {
                 Some(Outcome::Succeeded) => counts.succeeded += 1,
                 Some(outcome) => {
                     counts.failed += 1;
-                    counts.removed += usize::from(outcome == Outcome::Removed);
+                    counts.removed += usize::from(matches!(outcome, Outcome::Removed(_)));
                     counts.lost += usize::from(matches!(outcome, Outcome::Lost(_)));
                 }
                 None => match job.state {
@@ -145,8 +149,9 @@ fn way(outcome: &Outcome, removed_by_user: bool) -> Option<String> {
         Outcome::Failed(code) => Some(format!("exit code {code}")),
         Outcome::Killed(signal) => Some(format!("signal {signal}")),
         Outcome::FailedBefore => Some("before the upgrade".to_owned()),
-        Outcome::Removed if removed_by_user => Some(REMOVED_BY_A_USER.to_owned()),
-        Outcome::Removed => Some("removed".to_owned()),
+        Outcome::Removed(_) if removed_by_user => Some(REMOVED_BY_A_USER.to_owned()),
+        Outcome::Removed(reason) if reason.is_empty() => Some("removed".to_owned()),
+        Outcome::Removed(reason) => Some(format!("removed: {}", harmless(reason, REASON_IN_WAYS))),
         Outcome::Lost(_) => Some("lost".to_owned()),
     }
 }
@@ -170,8 +175,9 @@ fn failure(job: &Job, removed_by_user: bool) -> Option<String> {
         }),
         Outcome::Killed(signal) => Some(format!("was killed by signal {signal}")),
         Outcome::FailedBefore => Some("failed before the upgrade".to_owned()),
-        Outcome::Removed if removed_by_user => Some("was removed by a user".to_owned()),
-        Outcome::Removed => Some("was removed from HTCondor".to_owned()),
+        Outcome::Removed(_) if removed_by_user => Some("was removed by a user".to_owned()),
+        Outcome::Removed(reason) if reason.is_empty() => Some("was removed from HTCondor".to_owned()),
+        Outcome::Removed(reason) => Some(format!("was removed from HTCondor: {reason}")),
         Outcome::Lost(Loss::Vanished) => Some("is in neither HTCondor's queue nor its history".to_owned()),
         Outcome::Lost(Loss::QueueReset) => Some("was lost with the schedd's queue".to_owned()),
     }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,7 @@ use super::bounds::{Bounds, DEEPEST, MOST_FILES, Stop, TOO_LARGE};
 use super::plan::make_folder;
 use super::room::Amount;
 use super::unpack::unpack;
+use crate::api::text::{WORDS, harmless};
 use crate::api::{ObjectName, Reason};
 use crate::condor::fetch::INCOMING;
 use crate::machine::facts::Failure;
@@ -25,6 +26,10 @@ use crate::machine::{Index, Indices, Uid};
 /// HTCondor's own slack when it counts the bytes of a job's output.
 const SLACK: u64 = 64 * 1024;
 const MIB: u64 = 1 << 20;
+/// File in which `job.sh` says what does not come back.
+pub(super) const OMITTED: &str = "htc_output.omitted";
+/// Most bytes of it that are read.
+const OMITTED_BYTES: u64 = 4096;
 
 /// What came of the output of one object's jobs.
 #[derive(Debug, Default)]
@@ -33,6 +38,8 @@ pub(super) struct Arrived {
     pub(super) fetched: Indices,
     /// How many bytes each of them has there.
     pub(super) sizes: BTreeMap<Index, u64>,
+    /// What of the output of each of the fetched jobs did not come back, in the words of `job.sh`.
+    pub(super) omitted: BTreeMap<Index, String>,
     /// Those whose output is not what a job may leave, and why: it is removed.
     pub(super) refused: Vec<(Index, String)>,
     /// Why that of another is not, although it came.
@@ -116,8 +123,9 @@ impl Planner {
             let (folder, place) = (self.job_incoming(name, uid, index), self.job_output(name, uid, index));
             if written(&folder, "out", index).is_some() {
                 match self.take_in_job(&folder, &place) {
-                    Ok(more) => {
+                    Ok((more, omitted)) => {
                         fetched.push(index);
+                        came.omitted.extend(omitted.map(|words| (index, words)));
                         came.sizes.insert(index, more.bytes);
                         came.size = came.size.plus(more);
                     }
@@ -158,13 +166,15 @@ impl Planner {
         arrived
     }
 
-    fn take_in_job(&self, folder: &Path, place: &Path) -> Result<Amount, Stop> {
+    /// Moves one job's output to its place. Returns its size, and what of it did not come back.
+    fn take_in_job(&self, folder: &Path, place: &Path) -> Result<(Amount, Option<String>), Stop> {
         let bounds = Bounds { bytes: self.largest_output(), keep_free: self.keep_free };
         self.look(folder)?;
+        let omitted = take_omitted(folder).map_err(Stop::Io)?;
         unpack(folder, bounds)?;
         let size = self.look(folder)?;
         move_in(folder, place).map_err(Stop::Io)?;
-        Ok(size)
+        Ok((size, omitted))
     }
 
     /// How much is in a folder.
@@ -176,6 +186,22 @@ impl Planner {
         }
         Ok(count)
     }
+}
+
+/// Reads what `job.sh` says did not come back, one sentence a line, and removes the file. [`Planner::look`] has seen that no link is
+/// in the folder.
+fn take_omitted(folder: &Path) -> io::Result<Option<String>> {
+    let path = folder.join(OMITTED);
+    let mut text = Vec::new();
+    match fs::File::open(&path) {
+        Ok(file) => file.take(OMITTED_BYTES).read_to_end(&mut text)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    fs::remove_file(&path)?;
+    let text = String::from_utf8_lossy(&text);
+    let sentences: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    Ok(Some(harmless(&sentences.join("; "), WORDS)).filter(|words| !words.is_empty()))
 }
 
 impl Amount {

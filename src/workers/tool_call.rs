@@ -1,6 +1,6 @@
 //! Removal, hold and release, fetching and tidying: one call of one tool for the whole batch.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::batch::{Batch, asked, asked_for, fetch_failed, to_fetch};
@@ -288,14 +288,15 @@ impl ToolCall {
         }
         let result = |job: &Queued| {
             let key = job.request.key.clone();
-            let Arrived { fetched, sizes, refused, failure: own, size } = arrived.remove(&key.uid).unwrap_or_default();
+            let Arrived { fetched, sizes, omitted, refused, failure: own, size } =
+                arrived.remove(&key.uid).unwrap_or_default();
             batch.shared.namespace_output.add(&job.name.namespace, size.bytes);
             batch.shared.room.learn(&job.name.namespace, fetched.len(), size);
             let failure = failure.as_ref().map(|Failure { reason, message }| Failure {
                 reason: reason.clone(),
                 message: without_others(message, key.uid.as_str()),
             });
-            RequestResult { key, at, failure: failure.or(own), fetched, sizes, refused }
+            RequestResult { key, at, failure: failure.or(own), fetched, sizes, refused, omitted }
         };
         let results: Vec<RequestResult> = batch.jobs.iter().map(result).collect();
         self.failed = results.iter().any(|result| result.failure.is_some());
@@ -308,13 +309,9 @@ impl ToolCall {
         let results = batch
             .jobs
             .iter()
-            .map(|job| RequestResult {
-                key: job.request.key.clone(),
-                at,
-                failure: Some(Failure::new(Reason::Stopped, super::NOT_BEGUN.to_owned())),
-                fetched: Indices::default(),
-                sizes: BTreeMap::new(),
-                refused: Vec::new(),
+            .map(|job| {
+                let failure = Failure::new(Reason::Stopped, super::NOT_BEGUN.to_owned());
+                RequestResult::without_output(job.request.key.clone(), at, Some(failure))
             })
             .collect();
         stored(batch.shared.ledger.resolve(results).await).await

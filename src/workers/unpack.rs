@@ -18,7 +18,7 @@ use super::room::{Amount, Volume};
 /// File name of the archive, as in `job.sh`.
 pub(super) const ARCHIVE: &str = "htc_output.tar";
 /// What is the job's own.
-const TAKEN: [&str; 3] = ["out", "err", ARCHIVE];
+const TAKEN: [&str; 4] = ["out", "err", ARCHIVE, super::incoming::OMITTED];
 /// Most bytes of an extension (a long name, pax records), which is held in memory.
 const LONGEST_EXTENSION: u64 = 8 * 1024;
 /// Most bytes of a path and of a name in it, as file systems have it.

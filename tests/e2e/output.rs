@@ -13,7 +13,8 @@ on_versions!(
         limits::a_transfer_is_stopped_before_the_volume_is_full,
         retention::what_comes_back_is_not_taken_for_new,
         err::its_end_is_told,
-        folders::a_later_run_brings_its_own_only;
+        folders::a_later_run_brings_its_own_only,
+        folders::names_that_are_taken_are_reported;
     sid:
         lanes::one_that_hangs_holds_up_no_deletion,
         retention::what_is_left_goes_in_its_time,

@@ -184,6 +184,67 @@ fn the_payload_sees_its_index_its_name_and_its_folder() {
     }
 }
 
+/// What HTCondor gives each job: folders and files of the node.
+const VARIABLES: [&str; 7] =
+    ["TMPDIR", "TMP", "TEMP", "_CONDOR_SCRATCH_DIR", "_CONDOR_JOB_IWD", "_CONDOR_JOB_AD", "_CONDOR_MACHINE_AD"];
+
+/// Prints what each of those variables names, if it is there; writes files where they say, and 200 MB into /tmp.
+const USES_VARIABLES: &str = r#"set -e
+    for folder in "$TMPDIR" "$TMP" "$TEMP" "$_CONDOR_SCRATCH_DIR" "$_CONDOR_JOB_IWD"; do
+        [ -d "$folder" ] || echo "no folder $folder"; echo x >"$folder/written"; rm "$folder/written"
+    done
+    cat "$_CONDOR_JOB_AD" "$_CONDOR_MACHINE_AD" >/dev/null
+    for number in 1 2; do file=$(mktemp); echo x >"$file"; done
+    dd if=/dev/zero of="$TMPDIR/large" bs=1M count=200 2>/dev/null; dd if=/dev/zero of="$HOME/large" bs=1M count=100 2>/dev/null
+    echo made >"$_CONDOR_SCRATCH_DIR/made"; echo "$TMPDIR""#;
+
+impl Scratch {
+    /// Sets what HTCondor's starter sets for each job.
+    fn with_htcondors_variables(mut self, machine_ad: &str) -> Self {
+        self.write(".machine.ad", machine_ad);
+        for name in VARIABLES {
+            let path = match name {
+                "_CONDOR_JOB_AD" => self.folder.path().join(".job.ad"),
+                "_CONDOR_MACHINE_AD" => self.folder.path().join(".machine.ad"),
+                _ => self.folder.path().to_owned(),
+            };
+            self.environment.push((name, path));
+        }
+        self
+    }
+}
+
+#[test]
+fn htcondors_variables_name_what_the_container_has() {
+    for shell in SHELLS {
+        let scratch = with_image("bash", USES_VARIABLES).with_htcondors_variables("Cpus = 1\n");
+        let (code, stdout, stderr) = scratch.run(shell);
+        assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, "/tmp\n", ""), "{shell}");
+        assert_eq!(scratch.read("made"), "made\n", "{shell}");
+        let left = [".job.ad", ".machine.ad", "job.sh", "made", "payload.conf", "script.sh"];
+        assert_eq!(scratch.names(), left, "{shell}");
+    }
+}
+
+#[test]
+fn a_users_tmpdir_is_kept() {
+    let (image, command) = (Image::of_the_site(image().to_str().unwrap()).unwrap(), Command::parse("bash").unwrap());
+    let env = [("TMPDIR".to_owned(), "/htc_run/mine".to_owned())];
+    let payload = Payload {
+        name: "my-job",
+        image: &image,
+        named: "python:3.12",
+        command: &command,
+        source: "mkdir mine; mktemp >/dev/null && ls mine | wc -l; echo $TMP; rm -r mine",
+        binds: &[],
+        callback: None,
+        env: &env,
+        outputs: &[],
+    };
+    let scratch = Scratch::of(tempfile::tempdir().unwrap(), &payload).with_htcondors_variables("Cpus = 1\n");
+    assert_eq!(scratch.run("dash").1, "1\n/tmp\n");
+}
+
 /// Runs under each shell, and expects one failure with a line that names it and no payload.
 fn expect(failure: PayloadFailure, hint: &str, make: impl Fn() -> Scratch) {
     for shell in SHELLS {
@@ -322,10 +383,20 @@ fn files_and_folders_come_back_and_mean_nothing_to_htcondor() {
         let (code, _, stderr) = scratch.run(shell);
         assert_eq!(code, 3, "{shell}: {stderr}");
         assert!(stderr.contains("links do not come back as output (3)"), "{shell}: {stderr}");
-        assert!(stderr.contains("do not come back as output of the script (2)"), "{shell}: {stderr}");
+        assert!(stderr.contains("these names are the job's own, and what the script left there does not come back (a file err, a file out)"), "{shell}: {stderr}");
         let after = ["job.sh", "payload.conf", "script.sh", ".job.ad"].map(|name| scratch.read(name));
         assert_eq!(after, before, "{shell}");
-        let wanted = ["-fine", ".job.ad", "fine", "fine too", "htc_output.tar", "job.sh", "payload.conf", "script.sh"];
+        let wanted = [
+            "-fine",
+            ".job.ad",
+            "fine",
+            "fine too",
+            "htc_output.omitted",
+            "htc_output.tar",
+            "job.sh",
+            "payload.conf",
+            "script.sh",
+        ];
         assert_eq!(scratch.names(), wanted, "{shell}");
         assert_eq!(scratch.read("fine"), "mine\n", "{shell}");
         let unpacked = unpacked(&scratch);
@@ -419,7 +490,8 @@ fn output_comes_back_though_the_image_is_gone() {
             let (code, _, stderr) = scratch.run(shell);
             assert_eq!(PayloadFailure::from_exit_code(code), Some(failure), "{shell}: {code} {stderr}");
             assert_eq!(scratch.read("made"), "mine\n", "{shell}: {gone}");
-            assert_eq!(scratch.names(), [".job.ad", "job.sh", "made", "payload.conf", "script.sh"], "{shell}: {gone}");
+            let left = [".job.ad", "htc_output.omitted", "job.sh", "made", "payload.conf", "script.sh"];
+            assert_eq!(scratch.names(), left, "{shell}: {gone}");
         }
     }
 }

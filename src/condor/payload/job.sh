@@ -144,9 +144,12 @@ prepare_work() {
     scratch=$PWD work=$PWD/.htc_work
     mkdir "$work" || cannot_write
     trap remove_work EXIT
-    mkdir "$work/run" "$work/tmp" || cannot_write
+    mkdir "$work/run" "$work/tmp" "$work/area" || cannot_write
     # What a former run has left, and HTCondor has kept; but for its standard output and error, and what it has packed.
-    for file in "$scratch/out" "$scratch/err"; do
+    # HTCondor keeps a file that the next run does not write: an empty one takes the place of this one.
+    omitted_before=
+    [ ! -e "$scratch/$omitted" ] || omitted_before=1
+    for file in "$scratch/out" "$scratch/err" "$scratch/$omitted"; do
         if [ -e "$file" ] || [ -L "$file" ]; then
             rm -f "$file"
         fi
@@ -169,6 +172,9 @@ prepare_work() {
     done
     cp "$@" "$work/run/" || cannot_write
     binds=$work/run:/htc_run$binds
+    # Where the copies are in the container.
+    job_ad=/htc_run/${_CONDOR_JOB_AD##*/}
+    machine_ad=${_CONDOR_MACHINE_AD:+/htc_run/${_CONDOR_MACHINE_AD##*/}}
     export APPTAINER_CACHEDIR="$work" SINGULARITY_CACHEDIR="$work"
     export APPTAINER_TMPDIR="$work/tmp" SINGULARITY_TMPDIR="$work/tmp"
 }
@@ -176,7 +182,7 @@ prepare_work() {
 # is_used NAME: whether the name means something to HTCondor or to the operator.
 is_used() {
     case $1 in
-        script.sh | job.sh | payload.conf | callback.token | condor_exec.exe | out | err | _condor*) return 0 ;;
+        script.sh | job.sh | payload.conf | callback.token | condor_exec.exe | out | err | "$omitted" | _condor*) return 0 ;;
         # HTCondor keeps names in a list.
         *,* | ' '* | *' ' | *[[:cntrl:]]*) return 0 ;;
     esac
@@ -202,6 +208,15 @@ most_names=262144
 most_missed=5
 # What does not come back as it is comes back in this file, and the operator unpacks it.
 archive=htc_output.tar
+# What does not come back at all is named in this file, one line each, and the operator shows it.
+omitted=htc_output.omitted
+
+# omit SENTENCE: notes what does not come back, for the operator and in the job's standard error.
+omit() {
+    echo "htc-operator: $1" >&2
+    omissions="$omissions$1
+"
+}
 
 # Hands what the payload has left to HTCondor: plain files under names that mean nothing to HTCondor as they are, and folders and
 # all other files packed.
@@ -214,7 +229,7 @@ collect() {
     [ -z "${_CONDOR_MACHINE_AD:-}" ] || set -- "$@" "$work/run/${_CONDOR_MACHINE_AD##*/}"
     discard "$@"
     select_outputs
-    names=0 refused=0 links=0
+    names=0 refused='' links=0 special=0 omissions=''
     for file in "$work/run"/* "$work/run"/.[!.]* "$work/run"/..?*; do
         base=${file##*/}
         if [ -L "$file" ]; then
@@ -224,9 +239,12 @@ collect() {
             # A pattern that matches nothing.
             continue
         elif [ ! -d "$file" ] && [ ! -f "$file" ]; then
+            special=$((special + 1))
             rm -f "$file"
-        elif [ "$base" = out ] || [ "$base" = err ] || [ "$base" = "$archive" ]; then
-            refused=$((refused + 1))
+        elif [ "$base" = out ] || [ "$base" = err ] || [ "$base" = "$archive" ] || [ "$base" = "$omitted" ]; then
+            kind='file'
+            [ ! -d "$file" ] || kind=folder
+            refused="$refused${refused:+, }a $kind $base"
             discard "$file"
         elif [ -d "$file" ] || is_used "$base" || [ "$base" != "${base#.}" ]; then
             packed=1
@@ -238,12 +256,22 @@ collect() {
     if [ -n "$packed" ]; then
         deep=$(find "$pack" -type l -print | wc -l)
         links=$((links + ${deep:-0}))
+        deep=$(find "$pack" ! -type l ! -type d ! -type f -print | wc -l)
+        special=$((special + ${deep:-0}))
     fi
     if [ "$links" -gt 0 ]; then
-        echo "htc-operator: links do not come back as output ($links): copy what they lead to" >&2
+        omit "links do not come back as output ($links): copy what they lead to"
     fi
-    if [ "$refused" -gt 0 ]; then
-        echo "htc-operator: out, err and $archive do not come back as output of the script ($refused): choose other names" >&2
+    if [ "$special" -gt 0 ]; then
+        omit "sockets, pipes and devices do not come back as output ($special): write files"
+    fi
+    if [ -n "$refused" ]; then
+        omit "these names are the job's own, and what the script left there does not come back ($refused): choose other names"
+    fi
+    if [ -n "$omissions" ]; then
+        printf %s "$omissions" >"$scratch/$omitted" || cannot_write
+    elif [ -n "$omitted_before" ]; then
+        : >"$scratch/$omitted" || cannot_write
     fi
     if [ "$names" -gt "$most_names" ]; then
         packed=1
@@ -315,18 +343,32 @@ discard() {
 export_environment() {
     export APPTAINER_NO_EVAL=1 SINGULARITY_NO_EVAL=1
     export HTCPROCID="$index" JOB_NAME="$name"
-    case $runtime in
-        none) ;;
-        apptainer) export APPTAINERENV_HTCPROCID="$index" APPTAINERENV_JOB_NAME="$name" ;;
-        *) export SINGULARITYENV_HTCPROCID="$index" SINGULARITYENV_JOB_NAME="$name" ;;
-    esac
-    if [ -n "$has_item" ]; then
-        case $runtime in
-            none) export HTC_ITEM="$item" ;;
-            apptainer) export APPTAINERENV_HTC_ITEM="$item" ;;
-            *) export SINGULARITYENV_HTC_ITEM="$item" ;;
+    [ "$runtime" != none ] || {
+        [ -z "$has_item" ] || export HTC_ITEM="$item"
+        return 0
+    }
+    in_environment HTCPROCID "$index"
+    in_environment JOB_NAME "$name"
+    [ -z "$has_item" ] || in_environment HTC_ITEM "$item"
+    # HTCondor's variables name folders and files of the node, which the container does not have.
+    in_environment _CONDOR_SCRATCH_DIR /htc_run
+    in_environment _CONDOR_JOB_AD "$job_ad"
+    [ -z "$machine_ad" ] || in_environment _CONDOR_MACHINE_AD "$machine_ad"
+    [ -z "${_CONDOR_JOB_IWD:-}" ] || in_environment _CONDOR_JOB_IWD /htc_run
+    for variable in TMPDIR TMP TEMP; do
+        case $given in
+            *" $variable "*) ;;
+            *) in_environment "$variable" /tmp ;;
         esac
-    fi
+    done
+}
+
+# in_environment NAME VALUE: sets a variable in the container.
+in_environment() {
+    case $runtime in
+        apptainer) export "APPTAINERENV_$1=$2" ;;
+        *) export "SINGULARITYENV_$1=$2" ;;
+    esac
 }
 
 # set_variable NAME TEXT: a variable of the user's, for the payload only. In TEXT a line feed is \n and a backslash \\.
@@ -336,12 +378,10 @@ set_variable() {
 "
         return
     fi
+    given="$given$1 "
     # The letter keeps line feeds at the end, which the shell would take away.
     text=$(printf '%b.' "$2")
-    case $runtime in
-        apptainer) export "APPTAINERENV_$1=${text%.}" ;;
-        *) export "SINGULARITYENV_$1=${text%.}" ;;
-    esac
+    in_environment "$1" "${text%.}"
 }
 
 # A path of the user's: links on the way may lead to where the payload would see more of the node than the binds show it.
@@ -380,17 +420,23 @@ find_gpus() {
     fi
 }
 
-# in_container COMMAND...: becomes the container runtime.
+# in_container COMMAND...: becomes the container runtime. Its /tmp, /var/tmp and home folder lie on the scratch disk: without
+# --workdir they are a tmpfs of 64 MB.
 # shellcheck disable=SC2317 # called by run
 in_container() {
-    exec "$runtime" --quiet exec --contain --ipc --pid ${gpus:+"$gpus"} --pwd /htc_run --bind "$binds" "$image" "$@"
+    unset _CONDOR_CHIRP_CONFIG _CONDOR_WRAPPER_ERROR_FILE
+    exec "$runtime" --quiet exec --contain --workdir "$work/area" --ipc --pid ${gpus:+"$gpus"} --pwd /htc_run --bind "$binds" "$image" "$@"
 }
 
 # in_worker COMMAND...: becomes the command, in the folder of the payload.
 # shellcheck disable=SC2317 # called by run
 in_worker() {
     cd "$work/run" || exit 245
-    export HOME="$work/tmp" TMPDIR="$work/tmp" TMP="$work/tmp" TEMP="$work/tmp"
+    export HOME="$work/tmp" TMPDIR="$work/tmp" TMP="$work/tmp" TEMP="$work/tmp" _CONDOR_SCRATCH_DIR="$work/run"
+    export _CONDOR_JOB_AD="$work/run/${job_ad##*/}"
+    [ -z "$machine_ad" ] || export _CONDOR_MACHINE_AD="$work/run/${machine_ad##*/}"
+    [ -z "${_CONDOR_JOB_IWD:-}" ] || export _CONDOR_JOB_IWD="$work/run"
+    unset _CONDOR_CHIRP_CONFIG _CONDOR_WRAPPER_ERROR_FILE
     unset APPTAINER_CACHEDIR SINGULARITY_CACHEDIR APPTAINER_TMPDIR SINGULARITY_TMPDIR APPTAINER_NO_EVAL SINGULARITY_NO_EVAL
     unset CONDOR_CONFIG CONDOR_PROCD_ADDRESS CONDOR_PROCD_ADDRESS_BASE
     program=$(find_program "$1") || exit 127
@@ -479,7 +525,7 @@ main() {
     check_deadline
 
     # payload.conf has one "key value" per line and ends with the line "end"; binds are used where the node has them.
-    name='' image='' named='' variables='' version='' complete='' checked='' folders='' outputs=''
+    name='' image='' named='' variables='' version='' complete='' checked='' folders='' outputs='' given=' '
     binds=
     set --
     if [ ! -r payload.conf ] || [ ! -r script.sh ]; then

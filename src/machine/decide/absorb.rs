@@ -110,7 +110,7 @@ impl Run<'_> {
     fn accept(&self, queue: &Queue, sighting: &Sighting<'_>) -> Job {
         let ad = sighting.ad;
         let removed = sighting.acceptance == Acceptance::RemovedByOthers;
-        let state = if removed { JobState::Ended(Outcome::Removed) } else { state_of(ad) };
+        let state = if removed { JobState::Ended(judge::removed(ad)) } else { state_of(ad) };
         let over = sighting.place == SeenIn::History;
         Job {
             id: ad.id,
@@ -197,9 +197,9 @@ pub(super) fn state_of(ad: &Ad) -> JobState {
     }
     match ad.status {
         JobStatus::Held if ad.hold.code != Hold::SPOOLING => JobState::Held(ad.hold.clone()),
-        JobStatus::Held | JobStatus::Idle => JobState::Idle,
+        JobStatus::Held | JobStatus::Idle | JobStatus::Blocked | JobStatus::Preparing => JobState::Idle,
         JobStatus::Running | JobStatus::TransferringOutput | JobStatus::Suspended => JobState::Running,
-        // An ad with these two always has an outcome.
-        JobStatus::Removed | JobStatus::Completed => JobState::Ended(Outcome::Lost(Loss::Vanished)),
+        // An ad with these always has an outcome.
+        JobStatus::Removed | JobStatus::Completed | JobStatus::Failed => JobState::Ended(Outcome::Lost(Loss::Vanished)),
     }
 }

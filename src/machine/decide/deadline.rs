@@ -2,7 +2,7 @@
 
 use super::{Action, Run};
 use crate::api::{ConditionStatus, ConditionType, Reason};
-use crate::machine::facts::{CutShort, Exceeded, Job, JobStatus, LastRequest, Spec};
+use crate::machine::facts::{CutShort, Exceeded, Job, LastRequest, Spec};
 use crate::machine::ids::{Index, Kind, Timestamp};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{self, Doubt, Sightings};
@@ -90,8 +90,7 @@ impl Run<'_> {
 
     /// What does not go is tried again with growing pauses.
     fn remove_unfinished(&mut self) {
-        if self.facts.evidence.queued().iter().all(|ad| matches!(ad.status, JobStatus::Completed | JobStatus::Removed))
-        {
+        if self.facts.evidence.queued().iter().all(|ad| ad.status.is_over()) {
             return;
         }
         // Not those of single jobs before.

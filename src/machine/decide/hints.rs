@@ -106,9 +106,11 @@ impl Run<'_> {
         let ad = sightings.of(index).iter().find(|sighting| its(sighting.place, sighting.ad.id))?.ad;
         let patience = match ad.status {
             // The schedd shows a job as running before its payload can begin: it is not any more.
-            JobStatus::Idle | JobStatus::Held => Duration::ZERO,
+            JobStatus::Idle | JobStatus::Held | JobStatus::Blocked | JobStatus::Preparing => Duration::ZERO,
             JobStatus::Running | JobStatus::Suspended => UNCONFIRMED,
-            JobStatus::TransferringOutput | JobStatus::Removed | JobStatus::Completed => return None,
+            JobStatus::TransferringOutput | JobStatus::Removed | JobStatus::Completed | JobStatus::Failed => {
+                return None;
+            }
         };
         let asked_since = queue.asked_at > end.at.plus(patience) || !self.rules.ask_after_report;
         asked_since.then(|| format!("{:?}", ad.status))

@@ -6,7 +6,7 @@ use super::Run;
 use super::live::AT_ONCE;
 use crate::api::ConditionStatus::{False, True};
 use crate::api::{ConditionType, Reason};
-use crate::machine::facts::{Answer, Job, LastRequest};
+use crate::machine::facts::{Answer, Job, LastRequest, Omitted};
 use crate::machine::ids::{Index, Kind, Timestamp};
 use crate::machine::indices::Indices;
 use crate::machine::phase::Phase;
@@ -71,9 +71,16 @@ impl Run<'_> {
                 format!("the output of {} was lost: they left HTCondor's queue before it was fetched", jobs(lost));
             self.say(ConditionType::OutputFetched, False, Reason::OutputLost, &message);
         } else if !self.say_refused() {
-            let message = format!("the output of {} is in {folder}{}", jobs(with_output), self.says_how_long_kept());
+            let kept = self.says_how_long_kept();
+            let message = format!("the output of {} is in {folder}{kept}{}", jobs(with_output), self.omitted());
             self.say(ConditionType::OutputFetched, True, Reason::Fetched, &message);
         }
+    }
+
+    /// What did not come back of output that was fetched: of how many jobs, and of the first of them what.
+    fn omitted(&self) -> String {
+        let Some(Omitted { jobs: number, index, what }) = &self.record.omitted else { return String::new() };
+        format!("; not all of {} came back. Job {index}: {what}", jobs(*number))
     }
 
     /// Says whose output was refused; false if that is nobody's.

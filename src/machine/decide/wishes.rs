@@ -105,7 +105,7 @@ impl Run<'_> {
 
     /// Removes what users have removed, while HTCondor has it and it has not ended.
     pub(super) fn remove_wished(&mut self) {
-        let ids = self.ids_of(Wanted::Remove, |_, status| !matches!(status, JobStatus::Completed | JobStatus::Removed));
+        let ids = self.ids_of(Wanted::Remove, |_, status| !status.is_over());
         if !ids.is_empty() {
             self.ask_settled(Kind::Remove, Work::Remove(Scope::Wished(ids)));
             self.look_behind(Kind::Remove);
@@ -114,7 +114,8 @@ impl Run<'_> {
 
     /// Holds what users hold, each time that it is loose.
     pub(super) fn hold_wished(&mut self) {
-        let loose = [JobStatus::Idle, JobStatus::Running, JobStatus::Suspended];
+        let loose =
+            [JobStatus::Idle, JobStatus::Running, JobStatus::Suspended, JobStatus::Blocked, JobStatus::Preparing];
         let ids = self.ids_of(Wanted::Hold, |job, status| is_loose(&job.state) && loose.contains(&status));
         if !ids.is_empty() {
             self.ask_settled(Kind::Hold, Work::HoldJobs(ids));

@@ -176,6 +176,12 @@ pub enum JobStatus {
     Held,
     TransferringOutput,
     Suspended,
+    /// Reserved by HTCondor (25.14) for jobs that ended without success.
+    Failed,
+    /// Waits for files that it shares with other jobs.
+    Blocked,
+    /// The schedd carries out tasks of its own before the job may be matched.
+    Preparing,
 }
 
 impl JobStatus {
@@ -190,8 +196,17 @@ impl JobStatus {
             5 => Some(Self::Held),
             6 => Some(Self::TransferringOutput),
             7 => Some(Self::Suspended),
+            8 => Some(Self::Failed),
+            9 => Some(Self::Blocked),
+            10 => Some(Self::Preparing),
             _ => None,
         }
+    }
+
+    /// Whether the job runs no more, whatever came of it.
+    #[must_use]
+    pub const fn is_over(self) -> bool {
+        matches!(self, Self::Removed | Self::Completed | Self::Failed)
     }
 }
 

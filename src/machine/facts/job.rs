@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::evidence::Exit;
+use super::evidence::{Exit, JobStatus};
 use crate::machine::ids::{Attempt, Birthdate, JobId, SchedDate, Timestamp};
 use crate::machine::outcome::Outcome;
 
@@ -24,6 +24,38 @@ pub struct Runs {
     pub end: Option<SchedDate>,
     /// `RemoteHost` or, of a job that does not run, `LastRemoteHost`: its slot, such as `slot1_2@node7.cern.ch`.
     pub host: Option<Arc<str>>,
+    /// What keeps an idle job from being matched with a machine.
+    pub waits_for: Option<WaitsFor>,
+}
+
+/// What keeps an idle job from being matched with a machine: HTCondor's own words, and the numbers of `JobStatus`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WaitsFor {
+    /// `JobStatus` 9, BLOCKED: files that it shares with other jobs are not there yet.
+    SharedFiles,
+    /// `JobStatus` 10, PREPARING: tasks of the schedd that its administrator has set (`JOB_PREPARING_TASK_NAMES`).
+    Preparation,
+}
+
+impl WaitsFor {
+    /// What `JobStatus` says.
+    #[must_use]
+    pub const fn of(status: JobStatus) -> Option<Self> {
+        match status {
+            JobStatus::Blocked => Some(Self::SharedFiles),
+            JobStatus::Preparing => Some(Self::Preparation),
+            _ => None,
+        }
+    }
+
+    /// For users.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::SharedFiles => "the job waits for files that it shares with other jobs (BLOCKED)",
+            Self::Preparation => "the schedd prepares the job (PREPARING); tasks of its administrator take their time",
+        }
+    }
 }
 
 /// One accepted job.

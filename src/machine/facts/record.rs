@@ -41,12 +41,25 @@ pub struct Record {
     pub err: Option<ErrTail>,
     /// Jobs whose output came and was not kept.
     pub refusals: BTreeMap<Index, Refusal>,
+    /// What of the output of fetched jobs did not come back; none if all did.
+    pub omitted: Option<Omitted>,
     /// What users ask for of single jobs.
     pub wishes: Wishes,
     /// Jobs that have room in its queue.
     pub granted: Indices,
     /// The queue that gave it room first.
     pub queue: Option<String>,
+}
+
+/// Output that did not come back whole.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Omitted {
+    /// How many jobs left something that did not come back.
+    pub jobs: usize,
+    /// The first of them.
+    pub index: Index,
+    /// What of its output that was, in the words of `job.sh`.
+    pub what: String,
 }
 
 /// Why a job's output was not kept. It would be the same again: a job that has ended leaves nothing more.

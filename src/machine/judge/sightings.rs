@@ -42,13 +42,20 @@ pub fn acceptance(ad: &Ad, rules: &Rules) -> Acceptance {
                 Acceptance::Stillborn
             }
             JobStatus::Removed => Acceptance::RemovedByOthers,
-            JobStatus::Held | JobStatus::Idle if rules.staged_is_accepted => Acceptance::Staging,
+            JobStatus::Held | JobStatus::Idle | JobStatus::Blocked | JobStatus::Preparing
+                if rules.staged_is_accepted =>
+            {
+                Acceptance::Staging
+            }
             JobStatus::Held
             | JobStatus::Idle
             | JobStatus::Running
             | JobStatus::Completed
             | JobStatus::TransferringOutput
-            | JobStatus::Suspended => Acceptance::Accepted,
+            | JobStatus::Suspended
+            | JobStatus::Failed
+            | JobStatus::Blocked
+            | JobStatus::Preparing => Acceptance::Accepted,
         },
     }
 }
@@ -57,6 +64,16 @@ fn removed_by_us(ad: &Ad) -> bool {
     ad.status == JobStatus::Removed && ad.remove_reason.starts_with(REMOVED_BY_US)
 }
 
+/// The outcome of a removed job. What the operator itself gave as the reason tells a user nothing.
+#[must_use]
+pub fn removed(ad: &Ad) -> Outcome {
+    let own = ad.remove_reason.starts_with(REMOVED_BY_US);
+    Outcome::Removed(if own { String::new() } else { ad.remove_reason.clone() })
+}
+
+/// Reason of a job that HTCondor calls failed, and whose exit code says otherwise.
+const FAILED: &str = "HTCondor says that the job failed (JobStatus 8)";
+
 /// The outcome that `ad` shows, if its job is over.
 #[must_use]
 pub fn outcome(ad: &Ad) -> Option<Outcome> {
@@ -64,18 +81,24 @@ pub fn outcome(ad: &Ad) -> Option<Outcome> {
         Some(Exit::Code(0)) => Outcome::Succeeded,
         Some(Exit::Code(code)) => Outcome::Failed(code),
         Some(Exit::Signal(signal)) => Outcome::Killed(signal),
-        None => Outcome::Removed,
+        None => removed(ad),
     };
     match ad.status {
         JobStatus::Completed => Some(by_exit),
+        JobStatus::Failed if ad.exit.is_none() || by_exit == Outcome::Succeeded => {
+            Some(Outcome::Removed(FAILED.to_owned()))
+        }
+        JobStatus::Failed => Some(by_exit),
         // condor_rm of a job that had ended keeps its end; one removed between two tries keeps a stale ExitCode but had not completed.
         JobStatus::Removed if ad.completed => Some(by_exit),
-        JobStatus::Removed => Some(Outcome::Removed),
+        JobStatus::Removed => Some(removed(ad)),
         JobStatus::Idle
         | JobStatus::Running
         | JobStatus::Held
         | JobStatus::TransferringOutput
-        | JobStatus::Suspended => None,
+        | JobStatus::Suspended
+        | JobStatus::Blocked
+        | JobStatus::Preparing => None,
     }
 }
 

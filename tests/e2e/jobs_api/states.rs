@@ -225,6 +225,8 @@ pub fn a_job_that_is_held_or_removed(version: Version) {
     assert!(wide.contains("the disk is full"), "{wide}");
     let removed = wait_state(&here, "fit-2", "Removed");
     assert!(removed["status"]["exitCode"].is_null(), "{removed:#}");
+    let why = removed["status"]["message"].as_str().unwrap_or_default();
+    assert!(why.starts_with("via condor_rm (by user "), "{removed:#}");
     bed.condor.ok("condor_release", &[&ids[1]]).unwrap();
     here.let_go("fit");
     let released = wait_state(&here, "fit-1", "Succeeded");

@@ -129,12 +129,15 @@ fn removed_jobs_have_failed(#[values(Trixie, Sid)] version: Version) {
         ("held-idle", &["Pending", "Submitted", "JobsHeld", "Failed", "NotHeld", "NothingToFetch"]),
     ] {
         let (uid, id) = (here.uid(name), ids(&here.get(name)).remove(0));
-        told_in_time(&here, name, "Failed", ("condor_rm", &[&id]), |object| object["status"]["failed"] == 1);
+        let arguments = ["-reason", "maintenance of node 7", &id];
+        told_in_time(&here, name, "Failed", ("condor_rm", &arguments), |object| object["status"]["failed"] == 1);
         let ended = here.wait_ended(name);
         assert_eq!(ended["status"]["phase"], "Completed", "{name}");
         assert_eq!(counts(&ended), [0, 0, 1], "{name}");
-        let message = format!("1 of 1 job failed; job 0 ({id}) was removed from HTCondor");
-        assert_eq!(told_in(&ended, "Failed"), ["True", "Removed", &message], "{name}");
+        let [status, reason, message] = told_in(&ended, "Failed");
+        assert_eq!([status.as_str(), reason.as_str()], ["True", "Removed"], "{name}");
+        let expected = format!("1 of 1 job failed; job 0 ({id}) was removed from HTCondor: maintenance of node 7");
+        assert!(message.starts_with(&expected), "{name}: {message}");
         assert_eq!(here.told(name, "Failed"), message);
         here.wait_nothing_left(&uid);
         bed.wait_spool_free(&[id]);
@@ -197,8 +200,10 @@ fn one_of_three_removed_is_one_failure(#[case] version: Version) {
     assert!(!is_true(&one_less, "Failed"), "only at the end");
     let ended = here.let_go("three");
     assert_eq!(counts(&ended), [0, 2, 1]);
-    let message = format!("1 of 3 jobs failed; job 1 ({id}) was removed from HTCondor");
-    assert_eq!(told_in(&ended, "Failed"), ["True", "JobsFailed", &message]);
+    let [status, reason, message] = told_in(&ended, "Failed");
+    assert_eq!([status.as_str(), reason.as_str()], ["True", "JobsFailed"]);
+    let expected = format!("1 of 3 jobs failed; job 1 ({id}) was removed from HTCondor: via condor_rm (by user ");
+    assert!(message.starts_with(&expected), "{message}");
     here.wait_output("three");
     assert!([0, 2].iter().all(|index| here.output("three", *index).join("out").exists()));
 }
@@ -221,7 +226,9 @@ fn policies_end_jobs(#[case] version: Version) {
     }
     let ended = here.wait_ended("removes");
     assert_eq!(told_in(&ended, "Failed")[1], "Removed");
-    assert!(told_in(&ended, "Failed")[2].ends_with("was removed from HTCondor"));
+    let message = &told_in(&ended, "Failed")[2];
+    assert!(message.contains("was removed from HTCondor: The job attribute PeriodicRemove expression '"), "{message}");
+    assert!(message.ends_with("(JobStatus == 2)' evaluated to TRUE"), "{message}");
 
     let ended = here.wait_ended("retries");
     let id = ids(&ended).remove(0);

@@ -36,6 +36,44 @@ fn exit_0_succeeds(#[case] version: Version) {
     assert_eq!(in_history(bed, &of(&uid), &["JobStatus", "ExitCode", "NumJobStarts"]), ["4", "0", "1"]);
 }
 
+/// What HTCondor's variables name, and where a script writes temporary files, is on the scratch disk and has room.
+#[rstest]
+fn a_script_has_its_ads_and_room_for_temporary_files(#[values(Trixie, Sid)] version: Version) {
+    let bed = Bed::shared(version);
+    let here = bed.namespace();
+    let script = r#"set -e
+        for folder in "$TMPDIR" "$TMP" "$TEMP" "$_CONDOR_SCRATCH_DIR" /var/tmp "$HOME"; do echo x >"$folder/written"; done
+        grep -q '^ClusterId' "$_CONDOR_JOB_AD"; grep -q '^Cpus' "$_CONDOR_MACHINE_AD"
+        echo x >"$(mktemp)"; dd if=/dev/zero of=/tmp/large bs=1M count=200 2>/dev/null; wc -c </tmp/large
+        echo result >"$_CONDOR_SCRATCH_DIR/result""#;
+    here.create(&htcjob("places", script));
+    let ended = here.wait_ended("places");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    assert_eq!(read(&here, "places", 0, "out").trim(), "209715200");
+    assert_eq!(read(&here, "places", 0, "result"), "result\n");
+}
+
+/// HTCondor 25.14 has job states of its own for jobs that it does not match yet.
+#[test]
+fn a_job_that_the_schedd_prepares_is_idle() {
+    let options = PoolOptions {
+        extra_config: "JOB_PREPARING_TASK_NAMES = SLOW\nJOB_PREPARING_TASK_SLOW_EXECUTABLE = /bin/true\nJOB_PREPARING_INTERVAL = 20\n"
+            .to_owned(),
+        ..PoolOptions::default()
+    };
+    let bed = Bed::new(Sid, &options, &[]);
+    bed.start_operator();
+    let here = bed.namespace();
+    let uid = here.create(&htcjob("prepared", "true"));
+    here.wait("prepared", "idle", |object| object["status"]["idle"] == 1);
+    bed.wait_ledger(&format!("select jobStatus from htcjobs where uid = '{uid}'"), &[&["10"]]);
+    let seen = here.get("prepared");
+    assert!(!bed::condition(&seen, "Tracked").is_some_and(|told| told["status"] == "False"), "{seen:#}");
+    // 25.14.1 never ends the preparation of a job with spooled files.
+    here.delete("prepared");
+    here.wait_nothing_left(&uid);
+}
+
 #[rstest]
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]

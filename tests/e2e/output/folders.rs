@@ -39,7 +39,34 @@ pub fn come_back_whole(version: Version) {
         assert!(output.join(gone).symlink_metadata().is_err(), "{gone}");
     }
     let err = fs::read_to_string(output.join("err")).unwrap();
-    assert_eq!(err, "htc-operator: links do not come back as output (1): copy what they lead to\n");
+    let omitted = [
+        "links do not come back as output (1): copy what they lead to",
+        "sockets, pipes and devices do not come back as output (1): write files",
+    ];
+    assert_eq!(err, omitted.map(|line| format!("htc-operator: {line}\n")).concat());
+    let message = here.wait_says("folders", "OutputFetched", "True", "Fetched");
+    let expected = format!("; not all of 1 job came back. Job 0: {}", omitted.join("; "));
+    assert!(message.ends_with(&expected), "{message}");
+    assert!(!output.join("htc_output.omitted").exists());
+}
+
+/// What a script leaves under the names of the job's own files is named in the condition and in the job.
+pub fn names_that_are_taken_are_reported(version: Version) {
+    let here = Bed::shared(version).namespace();
+    let mut object =
+        htcjob("taken", "[ $1 = 0 ] || { mkdir out; echo 42 >out/result.txt; echo x >err; }; echo y >kept");
+    object["spec"]["queue"] = 3.into();
+    here.create(&object);
+    let ended = here.wait_ended("taken");
+    assert!(is_true(&ended, "Complete"), "{ended:#}");
+    let message = here.wait_says("taken", "OutputFetched", "True", "Fetched");
+    let lost = "these names are the job's own, and what the script left there does not come back (a file err, a folder out): \
+                choose other names";
+    assert!(message.contains("; not all of 2 jobs came back. Job 1: "), "{message}");
+    assert!(message.ends_with(lost), "{message}");
+    for index in 0..3 {
+        assert_eq!(fs::read_to_string(here.output("taken", index).join("kept")).unwrap(), "y\n", "{index}");
+    }
 }
 
 /// What a former run has packed, or left under the name of what this one has packed, is not this one's.

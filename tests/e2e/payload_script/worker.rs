@@ -2,7 +2,7 @@
 
 use htc_operator::condor::payload::{Command, Image, Payload};
 
-use super::{PayloadFailure, SHELLS, Scratch, expect, with_image};
+use super::{PayloadFailure, SHELLS, Scratch, USES_VARIABLES, expect, with_image};
 
 /// With a slot of a worker that is a container of this image.
 fn on_worker(image: &str, mut scratch: Scratch) -> Scratch {
@@ -28,6 +28,19 @@ fn the_payload_runs_as_it_is_in_a_folder_of_its_own() {
             "{shell}"
         );
         let left = [".job.ad", ".machine.ad", "job.sh", "made", "payload.conf", "script.sh", "where"];
+        assert_eq!(scratch.names(), left, "{shell}");
+    }
+}
+
+#[test]
+fn htcondors_variables_name_what_the_payload_may_use() {
+    for shell in SHELLS {
+        let ad = "Cpus = 1\nHTCWorkerImage = \"python:3.12\"\n";
+        let scratch = on_worker("python:3.12", with_image("bash", USES_VARIABLES)).with_htcondors_variables(ad);
+        let (code, stdout, stderr) = scratch.run(shell);
+        let area = scratch.folder.path().join(".htc_work/tmp");
+        assert_eq!((code, stdout.trim(), stderr.as_str()), (0, area.to_str().unwrap(), ""), "{shell}");
+        let left = [".job.ad", ".machine.ad", "job.sh", "made", "payload.conf", "script.sh"];
         assert_eq!(scratch.names(), left, "{shell}");
     }
 }

@@ -103,7 +103,8 @@ fn they_are_recorded_and_adopted_where_they_are() {
     facts.evidence.history = history(3, &[removed(foreign(ad(1, "5.1")), "via condor_rm")]);
     let decision = decide(&facts);
     let outcomes: Vec<_> = decision.after.as_ref().unwrap().jobs.values().map(|job| job.outcome().cloned()).collect();
-    let expected = [Outcome::Succeeded, Outcome::Removed, Outcome::FailedBefore, Outcome::Succeeded];
+    let expected =
+        [Outcome::Succeeded, Outcome::Removed("via condor_rm".to_owned()), Outcome::FailedBefore, Outcome::Succeeded];
     assert_eq!(outcomes, expected.map(Some));
     assert_eq!(phase(&decision), Phase::Completed);
     assert_eq!(condition(&decision, ConditionType::Submitted), "True Accepted");

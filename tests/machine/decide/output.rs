@@ -234,8 +234,8 @@ fn while_jobs_run_output_is_fetched_now_and_then() {
 #[case::all_succeeded(&[Outcome::Succeeded, Outcome::Succeeded], ConditionType::Complete, "True AllSucceeded")]
 #[case::one_failed(&[Outcome::Succeeded, Outcome::Failed(1)], ConditionType::Failed, "True JobsFailed")]
 #[case::killed(&[Outcome::Killed(9)], ConditionType::Failed, "True JobsFailed")]
-#[case::all_removed(&[Outcome::Removed, Outcome::Removed], ConditionType::Failed, "True Removed")]
-#[case::one_removed(&[Outcome::Removed, Outcome::Succeeded], ConditionType::Failed, "True JobsFailed")]
+#[case::all_removed(&[Outcome::Removed(String::new()), Outcome::Removed("by a policy".to_owned())], ConditionType::Failed, "True Removed")]
+#[case::one_removed(&[Outcome::Removed(String::new()), Outcome::Succeeded], ConditionType::Failed, "True JobsFailed")]
 #[case::lost(&[Outcome::Lost(Loss::Vanished), Outcome::Succeeded], ConditionType::Failed, "True Lost")]
 fn the_end_is_said_once_with_its_reason(#[case] outcomes: &[Outcome], #[case] kind: ConditionType, #[case] said: &str) {
     let jobs: Vec<_> = (0..)
@@ -281,7 +281,7 @@ fn what_the_first_failed_job_wrote_last_is_told_once() {
     assert_eq!(decision.transitions.iter().filter(|told| told.reason == "JobsFailed").count(), 1);
 
     // Of a job that has not failed after all nothing is said.
-    facts.record.jobs.get_mut(&Index(0)).unwrap().state = JobState::Ended(Outcome::Removed);
+    facts.record.jobs.get_mut(&Index(0)).unwrap().state = JobState::Ended(Outcome::Removed(String::new()));
     assert!(!message(&decide(&facts), ConditionType::Failed).contains("it broke"));
 }
 

@@ -164,7 +164,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         Outcome::Succeeded,
         Outcome::Failed(3),
         Outcome::Killed(9),
-        Outcome::Removed,
+        Outcome::Removed(String::new()),
         Outcome::Lost(Loss::Vanished),
     ])
 }

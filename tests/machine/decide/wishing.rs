@@ -228,7 +228,10 @@ fn a_removal_of_single_jobs_is_not_that_of_a_deletion() {
 
 #[test]
 fn what_is_cut_short_does_not_wait_for_the_removals_before() {
-    let jobs = [(ended_job("5.0", Outcome::Removed), ad(0, "5.0")), (running_job("5.1"), running(ad(1, "5.1")))];
+    let jobs = [
+        (ended_job("5.0", Outcome::Removed(String::new())), ad(0, "5.0")),
+        (running_job("5.1"), running(ad(1, "5.1"))),
+    ];
     let mut facts = accepted(Phase::Running, &jobs);
     let spec = facts.object.spec.clone().unwrap();
     facts.object.spec = Ok(Spec { max_failed: Some(0), ..spec });

@@ -58,11 +58,26 @@ fn an_ad_says_what_became_of_its_submission(#[case] ad: Ad, #[case] verdict: Acc
 #[case::held(held(ad(0, "5.0"), 1, 0), None)]
 #[case::output_on_its_way(Ad { status: JobStatus::TransferringOutput, ..running(ad(0, "5.0")) }, None)]
 #[case::suspended_by_its_node(Ad { status: JobStatus::Suspended, ..running(ad(0, "5.0")) }, None)]
+#[case::blocked(Ad { status: JobStatus::Blocked, ..ad(0, "5.0") }, None)]
+#[case::prepared_by_the_schedd(Ad { status: JobStatus::Preparing, ..ad(0, "5.0") }, None)]
+#[case::failed_without_an_exit(
+    Ad { status: JobStatus::Failed, ..running(ad(0, "5.0")) },
+    Some(Outcome::Removed("HTCondor says that the job failed (JobStatus 8)".to_owned()))
+)]
+#[case::failed_with_exit_0(
+    Ad { status: JobStatus::Failed, ..ended(ad(0, "5.0"), Exit::Code(0)) },
+    Some(Outcome::Removed("HTCondor says that the job failed (JobStatus 8)".to_owned()))
+)]
+#[case::failed_with_exit_7(Ad { status: JobStatus::Failed, ..ended(ad(0, "5.0"), Exit::Code(7)) }, Some(Outcome::Failed(7)))]
 #[case::running_again_with_a_stale_exit_code(Ad { exit: Some(Exit::Code(1)), ..running(ad(0, "5.0")) }, None)]
 #[case::exit_0(ended(ad(0, "5.0"), Exit::Code(0)), Some(Outcome::Succeeded))]
 #[case::exit_7(ended(ad(0, "5.0"), Exit::Code(7)), Some(Outcome::Failed(7)))]
 #[case::killed(ended(ad(0, "5.0"), Exit::Signal(9)), Some(Outcome::Killed(9)))]
-#[case::removed(removed(running(ad(0, "5.0")), "via condor_rm"), Some(Outcome::Removed))]
+#[case::removed(removed(running(ad(0, "5.0")), "via condor_rm"), Some(Outcome::Removed("via condor_rm".to_owned())))]
+#[case::removed_by_the_operator(
+    removed(running(ad(0, "5.0")), judge::REMOVED_BY_US),
+    Some(Outcome::Removed(String::new()))
+)]
 #[case::removed_after_it_had_ended(
     removed(ended(ad(0, "5.0"), Exit::Code(0)), "via condor_rm"),
     Some(Outcome::Succeeded)
@@ -77,7 +92,7 @@ fn an_ad_says_what_became_of_its_submission(#[case] ad: Ad, #[case] verdict: Acc
 )]
 #[case::removed_between_two_tries(
     removed(Ad { exit: Some(Exit::Code(1)), ..running(ad(0, "5.0")) }, "via condor_rm"),
-    Some(Outcome::Removed)
+    Some(Outcome::Removed("via condor_rm".to_owned()))
 )]
 fn an_ad_says_how_its_job_ended(#[case] ad: Ad, #[case] outcome: Option<Outcome>) {
     assert_eq!(judge::outcome(&ad), outcome);
