@@ -336,10 +336,9 @@ enum Accounting {
 /// Checks that text is in double quotes and a number is not. HTCondor reads a word without quotes as the name of an attribute, which
 /// no job has: the value is undefined then, and the site's default applies without a word.
 fn check_quotes(name: &str, value: &str) -> Result<(), HtcOptsProblem> {
-    let is_literal = |word: &&str| word.eq_ignore_ascii_case(value);
-    let is_boolean = ["true", "false"].iter().any(|word| is_literal(&word));
-    let is_word =
-        attributes::is_name(value) && !is_boolean && !["undefined", "error"].iter().any(|word| is_literal(&word));
+    let is_one_of = |words: [&str; 2]| words.iter().any(|word| word.eq_ignore_ascii_case(value));
+    let is_boolean = is_one_of(["true", "false"]);
+    let is_word = attributes::is_name(value) && !is_boolean && !is_one_of(["undefined", "error"]);
     let between = |quote: char| value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
     let (inner, single) = (between('"'), between('\''));
     let (name, value) = (name.to_owned(), shown(inner.or(single).unwrap_or(value)));

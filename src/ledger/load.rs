@@ -352,7 +352,7 @@ fn jobs(connection: &Connection, uid: &Uid) -> Result<Jobs, LedgerError> {
             (_, ValueRef::Null) => {}
             (Some(omitted), _) => omitted.jobs += 1,
             (None, what) => {
-                omitted = Some(Omitted { jobs: 1, index, what: what.as_str().unwrap_or_default().to_owned() })
+                omitted = Some(Omitted { jobs: 1, index, what: what.as_str().unwrap_or_default().to_owned() });
             }
         }
     }

@@ -84,11 +84,10 @@ pub fn outcome(ad: &Ad) -> Option<Outcome> {
         None => removed(ad),
     };
     match ad.status {
-        JobStatus::Completed => Some(by_exit),
         JobStatus::Failed if ad.exit.is_none() || by_exit == Outcome::Succeeded => {
             Some(Outcome::Removed(FAILED.to_owned()))
         }
-        JobStatus::Failed => Some(by_exit),
+        JobStatus::Completed | JobStatus::Failed => Some(by_exit),
         // condor_rm of a job that had ended keeps its end; one removed between two tries keeps a stale ExitCode but had not completed.
         JobStatus::Removed if ad.completed => Some(by_exit),
         JobStatus::Removed => Some(removed(ad)),
