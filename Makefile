@@ -2,6 +2,7 @@
 # make demo-pool a pool in a real cluster and an HTCJob in it, for you to watch (needs root; builds Kubernetes' programs the first time)
 # make test      the tests, on real servers: each promise at least once
 # make test-long those and what takes longer: each promise in every way, with both versions, Kueue, 500 random kills, 100,000 jobs (before a release; hours)
+# make one       T=outages::submitter::landing_late one test on real servers (V=sid: with that version; N=20: so many times)
 # make cluster   deploy/ on a real control plane with a real node, as docs/install.md says; pools, and jobs as Pods (needs root; ONLY=pods: a part)
 # make soak      KILLS=500 random kills of the operator (VERSION=sid: one version only; HTC_TEST_SEED=…: as before)
 # make model     the model checker on `decide`, `judge` and the workers' order, with larger bounds than in make test
@@ -14,7 +15,7 @@
 # (HTC_TESTBED_CACHE, else /var/cache/htc-operator for root and ~/.cache/htc-operator for others).
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pool test test-fast test-model test-long cluster soak model bench lint generate record setup cluster-setup prerequisites cargo-deny
+.PHONY: help demo demo-pool test test-fast test-model test-long one cluster soak model bench lint generate record setup cluster-setup prerequisites cargo-deny
 
 CACHE = $(or $(HTC_TESTBED_CACHE),$(if $(filter 0,$(shell id -u)),/var/cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))/htc-operator)
 DEBUG = $(or $(CARGO_TARGET_DIR),target)/debug
@@ -61,6 +62,20 @@ test-fast:
 test-model:
 	MAKEFLAGS= cargo test $(OPTIMIZED)
 
+# The names are those in docs/guarantees.md. A test is called by its module, the version and its function.
+one: setup ## one test on real servers
+	@test -n "$(T)" || { echo "name a test: make one T=outages::submitter::landing_late"; exit 2; }
+	cargo test $(ALL) --test e2e --no-run
+	cargo build $(ALL) --bin htc-operator --bin kubectl-htc
+	@names=$$(cargo test --quiet $(ALL) --test e2e -- --list --format=terse | sed -n 's/: test$$//p' | \
+		grep -E "^$(firstword $(subst ::, ,$(T)))::(.*::)?$(lastword $(subst ::, ,$(T)))(::.*)?$$" | grep -E "$(or $(V),.)"); \
+	test -n "$$names" || { echo "no test is called $(T)$(if $(V), with $(V))"; exit 2; }; \
+	for run in $$(seq $(or $(N),1)); do \
+		echo "run $$run of $(or $(N),1)"; cargo test $(ALL) --test e2e -- --include-ignored --nocapture --exact $$names || exit; \
+	done
+
+# A test that passes by itself only fails it.
+test-long: export HTC_TEST_STEADY = 1
 test-long: test ## what takes too long for every change
 	$(TESTBED) setup --kueue
 	cargo test $(ALL) --no-fail-fast

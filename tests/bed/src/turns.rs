@@ -31,6 +31,9 @@ const MEMORY: u64 = 3 << 20;
 /// The last line of a name counts.
 const TIMES: &str = "HTC_TEST_TIMES";
 
+/// The file that names the tests that failed in a wait that ran out, a line each: these may be tried again.
+const WAITED: &str = "HTC_TEST_WAITED";
+
 /// How much of the machine a test needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
@@ -90,7 +93,11 @@ fn tell_at_once() {
     std::panic::set_hook(Box::new(move |panic| {
         before(panic);
         let own = thread::current();
-        let text: String = panic.to_string().chars().take(TOLD).collect();
+        let message = panic.to_string();
+        if testbed::ran_out(&message) {
+            crate::promise::write_down(WAITED);
+        }
+        let text: String = message.chars().take(TOLD).collect();
         let _ = writeln!(std::io::stderr(), "{} {text}", own.name().unwrap_or("a thread"));
     }));
 }

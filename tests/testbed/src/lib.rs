@@ -74,7 +74,7 @@ pub use registry::Registry;
 pub use scratch::Scratch;
 pub use storage::Stored;
 pub use upstream::Credentials;
-pub use wait::{Look, wait_for};
+pub use wait::{Look, ran_out, wait_for};
 
 /// The image of most files in examples/. Sites have it on CVMFS; a test bed's operator gets [`Assets::image`] for it.
 pub const EXAMPLES_IMAGE: &str = "/cvmfs/unpacked.cern.ch/registry.hub.docker.com/library/centos:centos7";

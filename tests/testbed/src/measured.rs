@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -52,15 +52,17 @@ struct Run {
 }
 
 impl Run {
-    /// With the file that names the tests which found a promise broken, and the one for the times of all.
-    fn new(command: &[String], broken: &Path, times: Option<&Path>) -> Result<Self> {
+    /// With the files in which tests write down how they failed, and the one for the times of all.
+    fn new(command: &[String], notes: &Notes, times: Option<&Path>) -> Result<Self> {
         let (program, arguments) = command.split_first().ok_or_else(|| Error::Machine {
             problem: "there is nothing to run".to_owned(),
             remedy: "name a command".to_owned(),
         })?;
         let mut child = Command::new(program)
             .args(arguments)
-            .env("HTC_TEST_BROKEN", broken)
+            .env("HTC_TEST_BROKEN", &notes.broken)
+            .env("HTC_TEST_WAITED", &notes.waited)
+            .env("HTC_TEST_SEED", &notes.seed)
             .envs(times.map(|times| ("HTC_TEST_TIMES", times)))
             .stdout(Stdio::piped())
             .spawn()
@@ -104,27 +106,65 @@ fn failed_count(line: &str) -> Option<usize> {
     result.split("; ").find_map(|part| part.strip_suffix(" failed"))?.parse().ok()
 }
 
+/// Where tests write down how they failed, and the seed of their random numbers.
+struct Notes {
+    /// Those that found a promise broken.
+    broken: PathBuf,
+    /// Those that failed in a wait that ran out.
+    waited: PathBuf,
+    seed: String,
+}
+
+impl Notes {
+    fn new(root: &Path) -> Result<Self> {
+        let seed = std::env::var("HTC_TEST_SEED").unwrap_or_else(|_| now().to_string());
+        let notes = Self { broken: root.join("test-broken"), waited: root.join("test-waited"), seed };
+        for file in [&notes.broken, &notes.waited] {
+            fs::write(file, "").doing("writing", file)?;
+        }
+        Ok(notes)
+    }
+
+    /// Adds the tests that passed by themselves only to `target/unsteady.json`, a line each.
+    fn unsteady(&self, tests: &[String]) -> Result<()> {
+        let target = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
+        let file = target.join("unsteady.json");
+        let mut open = fs::OpenOptions::new().create(true).append(true).open(&file).doing("opening", &file)?;
+        for test in tests {
+            let line = serde_json::json!({ "test": test, "seed": self.seed, "at": now() });
+            writeln!(open, "{line}").doing("writing", &file)?;
+        }
+        Ok(())
+    }
+}
+
 /// Runs the command; its exit code. Each test of `bed` writes its times down meanwhile.
 pub fn measured(command: &[String]) -> Result<u8> {
     let root = Cache::locate()?.root().to_owned();
-    let (times, broken) = (root.join("test-times"), root.join("test-broken"));
-    fs::write(&broken, "").doing("writing", &broken)?;
+    let (times, notes) = (root.join("test-times"), Notes::new(&root)?);
     let (began, since) = (Instant::now(), now());
-    let run = Run::new(command, &broken, Some(&times))?;
+    let run = Run::new(command, &notes, Some(&times))?;
     report(&read(&times, since), &run.seconds, began.elapsed());
     if run.code != Some(TESTS_FAILED) {
         return Ok(run.exit_code());
     }
-    let promises = fs::read_to_string(&broken).unwrap_or_default();
-    match another_try(command, &run, &promises) {
+    let read = |file: &Path| fs::read_to_string(file).unwrap_or_default();
+    match another_try(command, &run, &read(&notes.broken), &read(&notes.waited)) {
         Ok(again) => {
             println!("\nThese tests failed, and are tried once more by themselves: {}.", run.failed.join(", "));
-            let again = Run::new(&again, &broken, None)?;
+            let again = Run::new(&again, &notes, None)?;
             if again.code == Some(0) {
                 println!(
-                    "\nUNSTEADY: these tests failed beside others and passed by themselves: {}. Look into the first failure, above.",
-                    run.failed.join(", ")
+                    "\nUNSTEADY: these tests failed beside others and passed by themselves: {} (HTC_TEST_SEED={}). Look into the first \
+                     failure, above.",
+                    run.failed.join(", "),
+                    notes.seed
                 );
+                notes.unsteady(&run.failed)?;
+                if std::env::var_os("HTC_TEST_STEADY").is_some() {
+                    println!("HTC_TEST_STEADY is set: an unsteady test is a failure.");
+                    return Ok(1);
+                }
             }
             Ok(again.exit_code())
         }
@@ -136,12 +176,20 @@ pub fn measured(command: &[String]) -> Result<u8> {
 }
 
 /// The command for the tests that failed, or why there is none.
-fn another_try(command: &[String], run: &Run, promises: &str) -> std::result::Result<Vec<String>, String> {
+fn another_try(
+    command: &[String],
+    run: &Run,
+    promises: &str,
+    waited: &str,
+) -> std::result::Result<Vec<String>, String> {
     if let Some(test) = promises.lines().next() {
         return Err(format!("{test} found a promise broken, and that may not happen once"));
     }
     if run.counted != Some(run.failed.len()) {
         return Err(format!("the tests did not come to their end, or not all that failed are known: {:?}", run.failed));
+    }
+    if let Some(test) = run.failed.iter().find(|test| !waited.lines().any(|line| line == test.as_str())) {
+        return Err(format!("{test} failed in an assertion, and only what failed waiting is"));
     }
     if run.failed.len() > MOST_TRIED_AGAIN {
         return Err(format!("{} failed, and at most {MOST_TRIED_AGAIN} are", run.failed.len()));
@@ -249,16 +297,19 @@ mod tests {
     }
 
     #[test]
-    fn few_are_tried_again_alone_and_none_that_found_a_promise_broken() {
+    fn few_are_tried_again_alone_and_only_what_failed_waiting() {
         let command = words("cargo test --test e2e --");
         let run = |failed: &str, counted| Run { code: Some(101), failed: words(failed), counted, seconds: Vec::new() };
-        let again = another_try(&command, &run("a::b c", Some(2)), "").unwrap();
+        let another_try = |run: Run, promises: &str| another_try(&command, &run, promises, "a::b\nc\na\nb\nd\n");
+        let again = another_try(run("a::b c", Some(2)), "").unwrap();
         assert_eq!(again, words("cargo test --test e2e -- --exact --test-threads=1 a::b c"));
-        let broken = another_try(&command, &run("a::b c", Some(2)), "c\n").unwrap_err();
+        let broken = another_try(run("a::b c", Some(2)), "c\n").unwrap_err();
         assert!(broken.contains("c found a promise broken"), "{broken}");
-        assert!(another_try(&command, &run("a b c d", Some(4)), "").is_err());
-        assert!(another_try(&command, &run("a", None), "").is_err(), "it was ended half way");
-        assert!(another_try(&command, &run("a", Some(2)), "").is_err());
-        assert!(another_try(&command, &run("", None), "").is_err(), "it did not compile, for example");
+        assert!(another_try(run("a b c d", Some(4)), "").is_err());
+        assert!(another_try(run("a", None), "").is_err(), "it was ended half way");
+        assert!(another_try(run("a", Some(2)), "").is_err());
+        assert!(another_try(run("", None), "").is_err(), "it did not compile, for example");
+        let asserted = another_try(run("a e", Some(2)), "").unwrap_err();
+        assert!(asserted.contains("e failed in an assertion"), "{asserted}");
     }
 }

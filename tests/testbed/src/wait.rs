@@ -1,5 +1,6 @@
 //! Waiting for conditions: tests never sleep for a fixed time.
 
+use std::cell::RefCell;
 use std::fmt::Display;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,6 +35,20 @@ impl Look<()> for bool {
 /// what they wait for.
 const TIMES: u32 = 4;
 
+thread_local! {
+    /// What the last wait of this thread that ran out was for.
+    static TIMED_OUT: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Whether a panic with this message comes from a wait of this thread that ran out, and not from an assertion.
+#[must_use]
+pub fn ran_out(message: &str) -> bool {
+    let of_a_wait = |what: &String| !what.is_empty() && message.contains(what.as_str());
+    // As `unwrap`, and as the error itself says it.
+    let error = message.contains("TimedOut {") || message.contains("waited ");
+    error && !message.contains("assertion ") && TIMED_OUT.with_borrow(of_a_wait)
+}
+
 /// The longest of these.
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -50,9 +65,34 @@ pub fn wait_for<T, L: Look<T>>(what: &str, limit: Duration, mut probe: impl FnMu
         };
         let dear = (began.elapsed() * TIMES).min(LONGEST);
         if start.elapsed() >= limit {
+            TIMED_OUT.with_borrow_mut(|timed_out| what.clone_into(timed_out));
             return Err(Error::TimedOut { what: what.to_owned(), limit, last });
         }
         thread::sleep(pause.max(dear));
         pause = (pause * 3 / 2).min(Duration::from_millis(400));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_that_ran_out_is_told_from_an_assertion() {
+        assert!(!ran_out("waited 1s for the end; last seen: nothing"), "no wait has run out");
+        let error = wait_for("the end", Duration::ZERO, || None::<()>).unwrap_err();
+        for message in [
+            format!("{error}\nits last state: {{}}"),
+            format!("called `Result::unwrap()` on an `Err` value: {error:?}"),
+        ] {
+            assert!(ran_out(&message), "{message}");
+        }
+        for message in [
+            "assertion `left == right` failed: waited 1s for the end",
+            "it ran twice",
+            "waited 1s for something else; last seen: false",
+        ] {
+            assert!(!ran_out(message), "{message}");
+        }
     }
 }
