@@ -10,6 +10,7 @@ pub mod fetch;
 pub mod htcopts;
 mod known_users;
 pub mod left;
+mod parts;
 mod pauses;
 pub mod payload;
 pub mod printed;
@@ -26,6 +27,7 @@ pub mod tools;
 
 pub use confined::{Confining, Touches};
 pub use known_users::KnownUsers;
+pub use parts::{InParts, PartSizes};
 pub use pauses::Pauses;
 pub use schedd::Schedd;
 pub use submitter_lock::{HeldLock, SubmitterLocks};

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::fetch::adopted_folder;
 use super::left::Left;
+use super::parts::{Call, InParts};
 use super::schedd::{Schedd, quoted, unknown};
 use super::tools::{Output, ToolError};
 use crate::api::text::{WORDS, harmless};
@@ -16,17 +17,22 @@ use crate::machine::{ClusterId, Indices, JobId, Uid};
 const NO_MATCH: &[&str] =
     &["Couldn't find/", "There are no jobs in the queue", "Failed to set attribute", "Queue transaction failed"];
 
-/// Jobs that are idle or running.
-const LOOSE: &str = "member(JobStatus, {1,2,7})";
+/// Jobs that are idle or running: also those that the schedd does not match yet (BLOCKED, PREPARING).
+const LOOSE: &str = "member(JobStatus, {1,2,7,9,10})";
+
+/// Jobs that have not ended.
+const UNFINISHED: &str = "!member(JobStatus, {3,4,8})";
 
 /// Procs in one constraint.
 const PROCS_PER_CALL: usize = 5000;
 
 impl Schedd {
     /// `condor_rm` of all jobs of these objects.
-    pub async fn remove(&self, uids: &[Uid]) -> Result<(), Unknown> {
+    pub async fn remove(&self, uids: &[Uid], parts: InParts<'_>) -> Result<(), Unknown> {
         let constraint = self.my_jobs_of(uids).await?;
-        self.act("condor_rm", &["-reason", REMOVED_BY_US, "-constraint", &constraint]).await
+        let arguments = ["-reason", REMOVED_BY_US];
+        let call = Call { tool: "condor_rm", arguments: &arguments, constraint: &constraint, removes: true };
+        self.call_in_parts(&call, parts).await
     }
 
     /// `condor_rm` of those jobs of these objects whose files have not arrived.
@@ -37,10 +43,12 @@ impl Schedd {
     }
 
     /// `condor_rm` of those jobs of these objects that have not ended.
-    pub async fn remove_unfinished(&self, uids: &[Uid]) -> Result<(), Unknown> {
-        let constraint = format!("{} && !member(JobStatus, {{3,4}})", self.my_jobs_of(uids).await?);
+    pub async fn remove_unfinished(&self, uids: &[Uid], parts: InParts<'_>) -> Result<(), Unknown> {
+        let constraint = format!("{} && {UNFINISHED}", self.my_jobs_of(uids).await?);
         let reason = format!("{REMOVED_BY_US}: activeDeadlineSeconds or maxFailedIndexes");
-        self.act("condor_rm", &["-reason", &reason, "-constraint", &constraint]).await
+        let arguments = ["-reason", reason.as_str()];
+        let call = Call { tool: "condor_rm", arguments: &arguments, constraint: &constraint, removes: true };
+        self.call_in_parts(&call, parts).await
     }
 
     /// `condor_rm` of these jobs of one object.
@@ -51,7 +59,7 @@ impl Schedd {
     /// `condor_rm` of those of these jobs of one object that have not ended: a user removes them.
     pub async fn remove_wished(&self, uid: &Uid, ids: &[JobId]) -> Result<(), Unknown> {
         let reason = format!("{REMOVED_BY_US}: a user of the HTCJob removed this job");
-        self.act_on(uid, ids, "!member(JobStatus, {3,4})", "condor_rm", &["-reason", &reason]).await
+        self.act_on(uid, ids, UNFINISHED, "condor_rm", &["-reason", &reason]).await
     }
 
     /// `condor_rm` of these jobs of objects that are gone, in one call.
@@ -96,29 +104,25 @@ impl Schedd {
     }
 
     /// `condor_hold` of the idle and running jobs of these objects, with the subcode that says that it was us.
-    pub async fn hold(&self, uids: &[Uid]) -> Result<(), Unknown> {
+    pub async fn hold(&self, uids: &[Uid], parts: InParts<'_>) -> Result<(), Unknown> {
         let constraint = format!("{} && {LOOSE}", self.my_jobs_of(uids).await?);
         let subcode = Hold::SUSPENDED.to_string();
-        let arguments = [
-            "-reason",
-            "the HTCJob is suspended, or its queue took its room back",
-            "-subcode",
-            &subcode,
-            "-constraint",
-            &constraint,
-        ];
-        self.act("condor_hold", &arguments).await
+        let arguments = ["-reason", "the HTCJob is suspended, or its queue took its room back", "-subcode", &subcode];
+        let call = Call { tool: "condor_hold", arguments: &arguments, constraint: &constraint, removes: false };
+        self.call_in_parts(&call, parts).await
     }
 
     /// `condor_release` of the jobs of these objects that [`Self::hold`] holds.
-    pub async fn release(&self, uids: &[Uid]) -> Result<(), Unknown> {
+    pub async fn release(&self, uids: &[Uid], parts: InParts<'_>) -> Result<(), Unknown> {
         let held = format!(
             "JobStatus == 5 && HoldReasonCode == {} && HoldReasonSubCode == {}",
             Hold::BY_USER,
             Hold::SUSPENDED
         );
         let constraint = format!("{} && {held}", self.my_jobs_of(uids).await?);
-        self.act("condor_release", &["-reason", "the HTCJob goes on", "-constraint", &constraint]).await
+        let arguments = ["-reason", "the HTCJob goes on"];
+        let call = Call { tool: "condor_release", arguments: &arguments, constraint: &constraint, removes: false };
+        self.call_in_parts(&call, parts).await
     }
 
     /// Makes these jobs of the Go operator this operator's: from then on they are found, removed, held and fetched like all
@@ -201,7 +205,7 @@ impl Schedd {
         Ok(format!("{} && ({})", self.mine().await?, each.join(" || ")))
     }
 
-    async fn act(&self, tool: &'static str, arguments: &[&str]) -> Result<(), Unknown> {
+    pub(super) async fn act(&self, tool: &'static str, arguments: &[&str]) -> Result<(), Unknown> {
         let mut all = vec!["-name", self.name.as_str()];
         all.extend(arguments);
         let result = self.tools.run(tool, &all).await;

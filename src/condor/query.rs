@@ -113,6 +113,14 @@ impl Schedd {
         self.ask_for_ads(QUEUE_TOOL, &arguments, limit, excess, each).await
     }
 
+    /// Whether the queue has jobs of this constraint.
+    pub(super) async fn has_queued(&self, constraint: &str) -> Result<bool, Unknown> {
+        let arguments =
+            ["-allusers", "-name", self.name.as_str(), "-limit", "1", "-af", "ProcId", "-constraint", constraint];
+        let output = self.question(QUEUE_TOOL, &arguments, self.tools.limit).await?;
+        Ok(!output.stdout.trim_ascii().is_empty())
+    }
+
     /// What the queue has of these jobs of the Go operator that are not adopted. To be asked before the others: a job that is
     /// adopted in between is then seen twice, and not missed.
     pub async fn queue_of_inherited(&self, wanted: &WantedInherited) -> Result<Shown, Unknown> {

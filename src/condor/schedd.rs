@@ -342,7 +342,7 @@ impl Schedd {
         if let Some(why) = lacking {
             return unknown(Why::CredentialsFailed, why);
         }
-        let why = meaning(tool, &words);
+        let why = meaning(tool, &words, output.cost.there);
         if why == Why::NotWritten {
             let message = format!("{tool} cannot write the output ({words}); check the operator's data volume");
             unknown(why, message)
@@ -378,16 +378,22 @@ impl Schedd {
 
 /// What the words of a failing tool mean. The system's words for a file that may not be written are those of the schedd for who may
 /// do nothing.
-fn meaning(tool: &str, words: &str) -> Why {
-    let refused = ["AUTHENTICATE:", "DENIED", "Permission denied", "not authorized"];
+fn meaning(tool: &str, words: &str, took: Duration) -> Why {
+    let refused = ["DENIED", "Permission denied", "not authorized"];
+    // A schedd that is too busy to answer in time is reported in the words of one that refuses, which answers at once.
+    let not_authenticated = words.contains("AUTHENTICATE:") && took < BUSY;
     if tool == FETCH_TOOL && words.contains("Error: writing to file") {
         Why::NotWritten
-    } else if refused.iter().any(|sign| words.contains(sign)) {
+    } else if not_authenticated || refused.iter().any(|sign| words.contains(sign)) {
         Why::CredentialsRefused
     } else {
         Why::ScheddUnreachable
     }
 }
+
+/// From this time on an authentication that failed is one that was not answered. HTCondor's own limit is 20 s
+/// (`SEC_DEFAULT_AUTHENTICATION_TIMEOUT`).
+const BUSY: Duration = Duration::from_secs(8);
 
 pub(super) fn unknown(why: Why, message: String) -> Unknown {
     Unknown { why, message }
@@ -440,19 +446,26 @@ mod tests {
                  file /elsewhere/marker: {errno} ERROR: Failed to spool job files."
             )
         };
+        let at_once = Duration::from_millis(50);
         for errno in ["(errno 13) Permission denied", "(errno 28) No space left on device"] {
-            assert_eq!(meaning(FETCH_TOOL, &cannot(errno)), Why::NotWritten);
+            assert_eq!(meaning(FETCH_TOOL, &cannot(errno), at_once), Why::NotWritten);
         }
         // Then it is the schedd that cannot write.
-        assert_ne!(meaning("condor_submit", &cannot("(errno 28) No space left on device")), Why::NotWritten);
+        assert_ne!(meaning("condor_submit", &cannot("(errno 28) No space left on device"), at_once), Why::NotWritten);
         for words in [
             "AUTHENTICATE:1003:Failed to authenticate with any method",
             "SECMAN:2010:Received \"DENIED\" from server for user alice@test using method IDTOKENS.",
             "Permission denied",
         ] {
-            assert_eq!(meaning(FETCH_TOOL, words), Why::CredentialsRefused, "{words}");
+            assert_eq!(meaning(FETCH_TOOL, words, at_once), Why::CredentialsRefused, "{words}");
         }
-        assert_eq!(meaning(FETCH_TOOL, "ERROR: Can't find address of schedd"), Why::ScheddUnreachable);
+        let cannot_find = "ERROR: Can't find address of schedd";
+        assert_eq!(meaning(FETCH_TOOL, cannot_find, at_once), Why::ScheddUnreachable);
+        // After 20 s it is a schedd that was too busy to answer.
+        let not_answered = "AUTHENTICATE:1003:Failed to authenticate with any method";
+        assert_eq!(meaning("condor_rm", not_answered, Duration::from_secs(20)), Why::ScheddUnreachable);
+        let denied = "SECMAN:2010:Received \"DENIED\" from server for user alice@test using method IDTOKENS.";
+        assert_eq!(meaning("condor_rm", denied, Duration::from_secs(20)), Why::CredentialsRefused);
     }
 
     #[test]

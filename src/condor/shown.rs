@@ -193,7 +193,7 @@ mod tests {
         for broken in [
             WHOLE.replace("\"HTCJobAttempt\": 1", "\"HTCJobAttempt\": \"x\""),
             WHOLE.replace("\"HTCJobIndex\": 0", "\"HTCJobIndex\": INF"),
-            WHOLE.replace("\"JobStatus\": 2", "\"JobStatus\": 9"),
+            WHOLE.replace("\"JobStatus\": 2", "\"JobStatus\": 11"),
             WHOLE.replace("\"JobStatus\": 2", "\"Other\": 9"),
         ] {
             let hers = format!(r#""User": "alice@test", "HTCJobUID": "hers", {broken}"#);

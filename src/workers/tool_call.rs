@@ -6,10 +6,12 @@ use std::time::Duration;
 use super::batch::{Batch, asked, asked_for, fetch_failed, to_fetch};
 use super::err_tail::err_tail;
 use super::incoming::{Arrived, written};
+use super::sizes::touches;
 use super::{Queued, files, reserve};
 use crate::api::text::without_others;
 use crate::api::{ObjectName, Reason};
 use crate::condor::fetch::ToFetch;
+use crate::condor::{InParts, PartSizes};
 use crate::ledger::{Intent, LedgerError, RequestResult};
 use crate::machine::facts::{ErrTail, Failure, Unknown};
 use crate::machine::request::{Scope, Work};
@@ -209,16 +211,22 @@ fn transfer_limit(batch: &Batch) -> Duration {
 async fn call(batch: &Batch) -> Result<(), Unknown> {
     let schedd = &batch.schedd;
     let uids = batch.uids();
+    let may_act = || batch.shared.fence.check().is_ok();
+    let parts = InParts {
+        jobs: batch.jobs.iter().map(|job| touches(job)).sum(),
+        sizes: PartSizes::of_submissions(batch.shared.limits.jobs),
+        may_act: &may_act,
+    };
     match batch.jobs.first().map(|job| (&job.request.work, &job.request.key.uid)) {
-        Some((Work::Remove(Scope::All), _)) => schedd.remove(&uids).await,
+        Some((Work::Remove(Scope::All), _)) => schedd.remove(&uids, parts).await,
         Some((Work::Remove(Scope::Staging), _)) => schedd.remove_staging(&uids).await,
-        Some((Work::Remove(Scope::Unfinished), _)) => schedd.remove_unfinished(&uids).await,
+        Some((Work::Remove(Scope::Unfinished), _)) => schedd.remove_unfinished(&uids, parts).await,
         Some((Work::Remove(Scope::Extra(ids)), uid)) => schedd.remove_jobs(uid, ids).await,
         Some((Work::Remove(Scope::Wished(ids)), uid)) => schedd.remove_wished(uid, ids).await,
         Some((Work::HoldJobs(ids), uid)) => schedd.hold_jobs(uid, ids).await,
         Some((Work::ReleaseJobs(ids), uid)) => schedd.release_jobs(uid, ids).await,
-        Some((Work::Hold, _)) => schedd.hold(&uids).await,
-        Some((Work::Release, _)) => schedd.release(&uids).await,
+        Some((Work::Hold, _)) => schedd.hold(&uids, parts).await,
+        Some((Work::Release, _)) => schedd.release(&uids, parts).await,
         Some((Work::Fetch(_), _)) => {
             // One that is a little too large is refused in words; the kernel ends the tool by a signal.
             let largest = batch.shared.planner.largest_output().map(|most| most.saturating_mul(2));

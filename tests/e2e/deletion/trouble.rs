@@ -200,6 +200,32 @@ fn the_operator_is_killed_meanwhile(#[case] version: Version) {
     assert_nothing_left(&bed);
 }
 
+/// Very many jobs are removed part by part, so that the schedd has time for others in between.
+#[rstest]
+fn very_many_jobs_are_removed_in_parts(#[values(Version::Trixie, Version::Sid)] version: Version) {
+    let gates = Gates::new(version);
+    let bin = gates.argument();
+    let bed = Bed::new(version, &PoolOptions::default(), &[LONG_SUBMISSIONS, &["--batch-jobs=4", &bin]].concat());
+    bed.start_operator();
+    let here = bed.namespace();
+    let idle = |name: &str, number: u32| {
+        let mut object = jobs(name, number, FOREVER);
+        object["spec"]["htcopts"] = "requirements = false".into();
+        let uid = here.create(&object);
+        here.wait(name, "all idle", |object| object["status"]["idle"] == number);
+        uid
+    };
+    let [uid, few] = [idle("many", 60), idle("few", 5)];
+    here.delete("few");
+    assert_eq!(gates.calls("condor_rm"), 1, "few jobs are removed at once");
+    here.delete("many");
+    // 8, 16 and 32 jobs, and the rest.
+    assert_eq!(gates.calls("condor_rm"), 5);
+    for uid in [uid, few] {
+        assert_eq!(queued(&bed, &uid), Some(Vec::new()));
+    }
+}
+
 /// Moments that are too short to be met by chance: HTCondor's tools are made to wait there.
 #[rstest]
 #[case::sid(Version::Sid)]

@@ -1,0 +1,169 @@
+//! Removals, holds and releases of very many jobs, in parts.
+//!
+//! The schedd's time for a removal grows with the square of the jobs that are being removed at its next look at the queue
+//! (`PERIODIC_EXPR_INTERVAL`): 87,000 at once keep 25.14.1 from answering anybody for more than fifteen minutes, while 4,000 leave
+//! within seconds. The next part of a removal is sent when the part before has left the queue.
+
+use std::time::{Duration, Instant};
+
+use super::schedd::Schedd;
+use crate::machine::JobId;
+use crate::machine::facts::Unknown;
+
+/// A part that takes the schedd less than this is followed by a larger one.
+const QUICK: Duration = Duration::from_millis(500);
+/// A part that takes the schedd more than this is followed by a smaller one.
+const SLOW: Duration = Duration::from_secs(1);
+/// How long the jobs of one part may take to leave before the next part is sent anyway: jobs on nodes that do not answer stay for long.
+const LEAVE: Duration = Duration::from_secs(30);
+/// Shortest pause between two questions whether a part has left.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// How many jobs are acted on at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartSizes {
+    /// Jobs in the first part.
+    pub first: usize,
+    /// Fewest jobs in a part.
+    pub least: usize,
+    /// Most jobs in a part, and most jobs that are acted on without parts.
+    pub most: usize,
+}
+
+impl PartSizes {
+    /// Sizes that follow from the number of jobs in one submission.
+    #[must_use]
+    pub const fn of_submissions(jobs: usize) -> Self {
+        let jobs = if jobs == 0 { 1 } else { jobs };
+        Self { first: 2 * jobs, least: jobs.div_ceil(2), most: 8 * jobs }
+    }
+
+    /// The size of the next part, if one of this size took so long.
+    fn next(self, size: usize, took: Duration) -> usize {
+        let next = match took {
+            took if took < QUICK => size * 2,
+            took if took > SLOW => size / 2,
+            _ => size,
+        };
+        next.clamp(self.least, self.most)
+    }
+}
+
+/// What one call acts on.
+pub(super) struct Call<'a> {
+    pub(super) tool: &'static str,
+    /// All but the constraint.
+    pub(super) arguments: &'a [&'a str],
+    /// `ClassAd` expression for the jobs.
+    pub(super) constraint: &'a str,
+    /// The jobs are to leave the queue.
+    pub(super) removes: bool,
+}
+
+/// When a tool is called once for very many jobs, and when in parts.
+#[derive(Clone, Copy)]
+pub struct InParts<'a> {
+    /// How many jobs there are, as far as that is known.
+    pub jobs: usize,
+    /// Sizes of the parts.
+    pub sizes: PartSizes,
+    /// Whether this operator may still act. It is asked before each part.
+    pub may_act: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Schedd {
+    /// Calls a tool for all jobs of a constraint: at once if they are few, else in parts by their ids, with pauses as long as the
+    /// calls took, so that the schedd has at least half of its time for others.
+    ///
+    /// # Errors
+    /// HTCondor gave no answer. Parts before that were carried out.
+    pub(super) async fn call_in_parts(&self, call: &Call<'_>, parts: InParts<'_>) -> Result<(), Unknown> {
+        if parts.jobs > parts.sizes.most {
+            let mut rest = self.ids_of(call).await?;
+            rest.sort_unstable();
+            let mut size = parts.sizes.first;
+            while rest.len() > parts.sizes.most {
+                if !(parts.may_act)() {
+                    return Ok(());
+                }
+                let part: Vec<JobId> = rest.drain(..size.min(rest.len())).collect();
+                let Some(last) = part.last() else { break };
+                let within = format!("{} && {}", call.constraint, up_to(*last));
+                let began = Instant::now();
+                self.call_with(call, &within).await?;
+                let took = began.elapsed();
+                if call.removes {
+                    self.wait_until_left(&within).await;
+                }
+                size = parts.sizes.next(size, took);
+                tracing::debug!(
+                    jobs = part.len(),
+                    left = rest.len(),
+                    ?took,
+                    tool = call.tool,
+                    "a part of the jobs was acted on"
+                );
+                tokio::time::sleep(took).await;
+            }
+        }
+        // The last part, with what has come since.
+        self.call_with(call, call.constraint).await
+    }
+
+    async fn call_with(&self, call: &Call<'_>, constraint: &str) -> Result<(), Unknown> {
+        self.act(call.tool, &[call.arguments, &["-constraint", constraint]].concat()).await
+    }
+
+    async fn ids_of(&self, call: &Call<'_>) -> Result<Vec<JobId>, Unknown> {
+        let mut ids = Vec::new();
+        let constraint = format!("({}) && JobStatus =!= 3", call.constraint);
+        self.each_queued(&constraint, "ClusterId,ProcId", self.tools.limit, None, |row| ids.extend(row.job_id()))
+            .await?;
+        Ok(ids)
+    }
+
+    /// Waits until none of these jobs is in the queue, for [`LEAVE`] at most. A question without an answer is put again.
+    async fn wait_until_left(&self, constraint: &str) {
+        let since = Instant::now();
+        while since.elapsed() < LEAVE {
+            let began = Instant::now();
+            if let Ok(false) = self.has_queued(constraint).await {
+                return;
+            }
+            tokio::time::sleep(LOOK.max(began.elapsed() * 3)).await;
+        }
+    }
+}
+
+/// `ClassAd` expression for the jobs up to this one.
+fn up_to(last: JobId) -> String {
+    let JobId { cluster, proc } = last;
+    format!("(ClusterId < {cluster} || (ClusterId == {cluster} && ProcId <= {proc}))")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::ClusterId;
+
+    #[test]
+    fn parts_become_larger_while_they_are_quick_and_smaller_when_they_are_slow() {
+        let sizes = PartSizes::of_submissions(500);
+        assert_eq!(sizes, PartSizes { first: 1000, least: 250, most: 4000 });
+        let after = |millis: &[u64]| {
+            millis.iter().fold(sizes.first, |size, millis| sizes.next(size, Duration::from_millis(*millis)))
+        };
+        assert_eq!(after(&[100]), 2000);
+        assert_eq!(after(&[100; 9]), 4000);
+        assert_eq!(after(&[700]), 1000);
+        assert_eq!(after(&[2000]), 500);
+        assert_eq!(after(&[2000; 9]), 250);
+        assert_eq!(PartSizes::of_submissions(1), PartSizes { first: 2, least: 1, most: 8 });
+    }
+
+    #[test]
+    fn a_part_ends_with_its_last_job() {
+        let last = JobId { cluster: ClusterId(7), proc: 3 };
+        assert_eq!(up_to(last), "(ClusterId < 7 || (ClusterId == 7 && ProcId <= 3))");
+    }
+}
