@@ -378,10 +378,10 @@ impl Schedd {
 
 /// What the words of a failing tool mean. The system's words for a file that may not be written are those of the schedd for who may
 /// do nothing.
-fn meaning(tool: &str, words: &str, took: Duration) -> Why {
+fn meaning(tool: &str, words: &str, after: Duration) -> Why {
     let refused = ["DENIED", "Permission denied", "not authorized"];
     // A schedd that is too busy to answer in time is reported in the words of one that refuses, which answers at once.
-    let not_authenticated = words.contains("AUTHENTICATE:") && took < BUSY;
+    let not_authenticated = words.contains("AUTHENTICATE:") && after < BUSY;
     if tool == FETCH_TOOL && words.contains("Error: writing to file") {
         Why::NotWritten
     } else if not_authenticated || refused.iter().any(|sign| words.contains(sign)) {
