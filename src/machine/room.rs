@@ -49,7 +49,9 @@ pub fn room(facts: &Facts, decision: &Decision, rules: &Rules) -> Room {
     let submits = facts.in_flight.as_ref().is_some_and(|request| request.key.kind == Kind::Submit)
         || matches!(&decision.action, Action::Hand(request) if matches!(request.work, Work::Submit(..)));
     let (granted, wants) = (&record.granted, &decision.wants);
+    let suspended = facts.object.spec.as_ref().is_ok_and(|spec| spec.suspend);
     let held = held_by_us(record, rules);
+    let held_for_users = held_for_users(record);
     let held_for_good = !rules.room_until_held || is_held_for_good(facts, record, decision);
     let ended: Indices =
         record.jobs.iter().filter(|(_, job)| job.outcome().is_some()).map(|(index, _)| *index).collect();
@@ -58,8 +60,16 @@ pub fn room(facts: &Facts, decision: &Decision, rules: &Rules) -> Room {
             return true;
         }
         let needed = uses.contains(*index) || wants.contains(*index);
-        // A submission under way takes what it was given; what is held counts until it is known to be.
-        !needed && if held.contains(*index) { held_for_good } else { !submits }
+        // A submission under way takes what it was given; what is held counts until it is known to be. What users hold keeps its room,
+        // unless all of it is to give its room back.
+        let may_go = if held_for_users.contains(*index) {
+            suspended && held_for_good
+        } else if held.contains(*index) {
+            held_for_good
+        } else {
+            !submits
+        };
+        !needed && may_go
     };
     let gives_back = granted.iter().filter(not_needed).collect();
     Room { uses, unknown, asks: wants.without(granted), gives_back, keeps_what_it_uses: true }
@@ -71,6 +81,12 @@ fn held_by_us(record: &Record, rules: &Rules) -> Indices {
         let ours = matches!(&job.state, JobState::Held(hold) if hold.is_ours());
         ours && (rules.wishes_free_nothing || !record.wishes.is(**index, Wanted::Hold))
     });
+    held.map(|(index, _)| *index).collect()
+}
+
+/// Jobs that the operator holds for users.
+fn held_for_users(record: &Record) -> Indices {
+    let held = record.jobs.iter().filter(|(_, job)| matches!(&job.state, JobState::Held(hold) if hold.is_wished()));
     held.map(|(index, _)| *index).collect()
 }
 

@@ -2,11 +2,12 @@
 
 use super::Run;
 use crate::api::{ConditionStatus::False, ConditionType, Reason};
-use crate::machine::facts::{Claim, JobState, Spec, Unknown, Why};
-use crate::machine::ids::Kind;
+use crate::machine::facts::{Claim, Hold, JobState, Spec, Unknown, Why};
+use crate::machine::ids::{Index, Kind};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{Doubt, Sightings, all_recorded};
 use crate::machine::phase::Phase;
+use crate::machine::wishes::{Wanted, Wish};
 
 impl Run<'_> {
     /// Finds the jobs that would be submitted or released now if they had room. `missing`: those that are asked for, that HTCondor is not
@@ -100,12 +101,19 @@ impl Run<'_> {
         }
     }
 
-    /// Jobs that are held for `spec.suspend` and that users do not want to be held or removed. None during the pause after a release that
-    /// failed; one after it.
+    /// Jobs that are held for `spec.suspend`, or that users held and release, and that users do not want to be held or removed. None during
+    /// the pause after a release that failed; one after it.
     fn releasable(&mut self) -> Indices {
-        let kept_back = self.record.wishes.kept_back();
-        let ours = |state: &JobState| matches!(state, JobState::Held(hold) if hold.is_ours());
-        let held = self.record.jobs.iter().filter(|(index, job)| ours(&job.state) && !kept_back.contains(**index));
+        let wishes = &self.record.wishes;
+        let goes_on = |index: Index, hold: &Hold| match wishes.of(index).map(Wish::wanted) {
+            Some(Wanted::Hold | Wanted::Remove) => false,
+            Some(Wanted::Release) => hold.waits_for_room(),
+            None => hold.is_ours(),
+        };
+        let held = self.record.jobs.iter().filter(|(index, job)| match &job.state {
+            JobState::Held(hold) => goes_on(**index, hold),
+            JobState::Idle | JobState::Running | JobState::Ended(_) => false,
+        });
         let held: Indices = held.map(|(index, _)| *index).collect();
         let last = self.record.requests.get(&Kind::Release).filter(|last| last.failures > 0);
         let Some(last) = last.filter(|_| self.rules.lent_for_a_try && !held.is_empty()) else { return held };

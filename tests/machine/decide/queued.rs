@@ -343,3 +343,29 @@ fn a_wish_to_hold_frees_no_room_while_the_job_is_being_released() {
     facts.record.granted = indices("");
     assert_eq!(shares(&facts), ["", "", ""], "nobody is to release it");
 }
+
+/// A job that a user holds has no machine: where all room is to go back, its room does, too. Released, it waits for room.
+#[test]
+fn what_a_user_holds_gives_room_back_only_where_all_is_suspended() {
+    let hold = Hold { subcode: Hold::WISHED, ..own_hold() };
+    let theirs = (job("5.0", JobState::Held(hold)), held(ad(0, "5.0"), Hold::BY_USER, Hold::WISHED));
+    let mut facts = in_queue(accepted(Phase::Running, &[theirs]), "0");
+    let wish = |facts: &mut Facts, wanted| {
+        let wished = Wished { number: 1, wish: Wish::new(wanted, at(-5)), untold: None };
+        facts.record.wishes.insert(Index(0), wished);
+    };
+    wish(&mut facts, Wanted::Hold);
+    assert_eq!(shares(&facts), ["", "", ""], "it keeps its room");
+    facts.object.spec = Ok(Spec { queue: 1, suspend: true, ..Spec::default() });
+    facts.record.requests.insert(Kind::Hold, done(0));
+    assert_eq!(shares(&facts), ["", "", ""], "the answer is from before a hold");
+    facts.record.requests.insert(Kind::Hold, done(-5));
+    assert_eq!(shares(&facts), ["", "", "0"]);
+    facts.record.granted = indices("");
+    facts.object.spec = Ok(Spec { queue: 1, ..Spec::default() });
+    assert_eq!(shares(&facts), ["", "", ""]);
+    wish(&mut facts, Wanted::Release);
+    assert_eq!((shares(&facts), work(&decide(&facts))), (["", "0", ""].map(str::to_owned), None));
+    facts.record.granted = indices("0");
+    assert_eq!(work(&decide(&facts)), Some(&Work::ReleaseJobs(vec!["5.0".parse().unwrap()])));
+}
