@@ -60,6 +60,8 @@ pub struct Decision {
     pub namespace_is_full: bool,
     /// Jobs that it would submit or release now if its queue gave them room, within all other limits. Empty without a queue.
     pub wants: Indices,
+    /// When the last try to submit came to nothing; none once HTCondor has accepted jobs since. From then on it is in line.
+    pub failed_at: Option<Timestamp>,
 }
 
 /// Reasons of `Submitted` False that the next try may do away with.
@@ -186,6 +188,7 @@ fn not_ours_yet(facts: &Facts) -> Decision {
         again: None,
         namespace_is_full: false,
         wants: Indices::default(),
+        failed_at: None,
     }
 }
 
@@ -213,6 +216,7 @@ struct Run<'a> {
     again: Option<Duration>,
     namespace_is_full: bool,
     wants: Indices,
+    failed_at: Option<Timestamp>,
 }
 
 impl<'a> Run<'a> {
@@ -260,6 +264,7 @@ impl<'a> Run<'a> {
             again: None,
             namespace_is_full: false,
             wants: Indices::default(),
+            failed_at: None,
         };
         if guarded {
             run.tell(
@@ -310,6 +315,7 @@ impl<'a> Run<'a> {
             again: self.again,
             namespace_is_full: self.namespace_is_full,
             wants: self.wants,
+            failed_at: self.failed_at,
         })
     }
 

@@ -3,7 +3,7 @@
 
 use super::decide::{Action, Decision};
 use super::facts::{Answer, Facts, JobState, LastRequest, Record, Spec};
-use super::ids::{Index, Kind};
+use super::ids::{Index, Kind, Timestamp};
 use super::indices::Indices;
 use super::request::Work;
 use super::rules::Rules;
@@ -23,6 +23,8 @@ pub struct Room {
     pub gives_back: Indices,
     /// What it uses beyond what it was granted goes on, and is granted to it afterwards.
     pub keeps_what_it_uses: bool,
+    /// When its last try came to nothing, if it did: those who have asked since before that are ahead of it.
+    pub failed_at: Option<Timestamp>,
 }
 
 /// Jobs of an object at a time, where it is not the operator that starts each of them.
@@ -72,7 +74,8 @@ pub fn room(facts: &Facts, decision: &Decision, rules: &Rules) -> Room {
         !needed && may_go
     };
     let gives_back = granted.iter().filter(not_needed).collect();
-    Room { uses, unknown, asks: wants.without(granted), gives_back, keeps_what_it_uses: true }
+    let (asks, failed_at) = (wants.without(granted), decision.failed_at);
+    Room { uses, unknown, asks, gives_back, keeps_what_it_uses: true, failed_at }
 }
 
 /// Jobs that the operator holds for `spec.suspend`, whatever users want of them: their room goes once they are held for good.

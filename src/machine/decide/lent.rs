@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::api::{ConditionStatus::False, ConditionType, Reason};
-use crate::machine::facts::{Claim, Hold, JobState, Spec, Unknown, Why};
+use crate::machine::facts::{Claim, Hold, JobState, LastRequest, Spec, Unknown, Why};
 use crate::machine::ids::{Index, Kind};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{Doubt, Sightings, all_recorded};
@@ -18,6 +18,14 @@ impl Run<'_> {
         if self.facts.queue.is_none() || !live || !ours || spec.suspend {
             return;
         }
+        if self.rules.lent_for_a_try && self.fails() {
+            let last = self.record.requests.get(&Kind::Submit).map(LastRequest::latest);
+            self.failed_at = last.into_iter().chain(self.record.attempts.last().map(|last| last.intent_at)).max();
+        }
+        if self.awaits_schedd() {
+            self.look_again(self.settings.eager);
+            return;
+        }
         let at_a_time = spec.parallelism.map_or(usize::MAX, |most| most as usize);
         let left = at_a_time.saturating_sub(self.record.in_use().len());
         let held = self.releasable();
@@ -27,7 +35,7 @@ impl Run<'_> {
             return;
         }
         let missing = missing.without(&self.record.in_doubt());
-        let fresh = missing.without(&self.record.attempted);
+        let fresh = self.fresh(&missing);
         let tried = missing.without(&fresh);
         if !self.rules.lent_for_a_try {
             let missing = self.with_room_first(&[fresh, tried], left.saturating_sub(held.len()));
@@ -45,6 +53,16 @@ impl Run<'_> {
         let most = left.saturating_sub(held.len()).min(places).min(self.probe());
         let missing = self.with_room_first(&[fresh, tried], most);
         self.wants = Indices::union(&[held, missing]);
+    }
+
+    /// Those of these jobs that never were part of an attempt.
+    pub(super) fn fresh(&self, jobs: &Indices) -> Indices {
+        jobs.without(&self.record.attempted)
+    }
+
+    /// In a queue nothing is tried at a schedd that answers nobody: it would keep room from others until its time is over.
+    pub(super) fn awaits_schedd(&self) -> bool {
+        self.facts.schedd_is_silent && self.rules.lent_for_a_try && self.facts.queue.is_some()
     }
 
     /// The last submissions came to nothing: they could not be made, the schedd refused them, or it dropped their jobs.
@@ -145,7 +163,13 @@ impl Run<'_> {
     pub(super) fn say_no_room(&mut self, spec: &Spec) {
         if !self.rules.lent_for_a_try || self.facts.queue.is_none() {
             self.say_queued();
-        } else if !(self.fails() && self.say_why_it_failed()) {
+        } else if self.fails() && self.say_why_it_failed() {
+            // It stays said until it is tried again.
+        } else if self.awaits_schedd() {
+            let message =
+                format!("schedd {} does not answer: the jobs ask for room when it answers again", self.facts.schedd);
+            self.say(ConditionType::Submitted, False, Reason::ScheddUnreachable, &message);
+        } else {
             match self.places(spec, &Indices::default(), &Indices::default()) {
                 (0, reason) => self.keep_back(spec, reason),
                 _ => self.say_queued(),
@@ -157,7 +181,7 @@ impl Run<'_> {
     pub(super) fn say_given_back(&mut self, spec: &Spec) -> bool {
         let Some(queue) = self.facts.queue.as_ref().filter(|_| self.rules.lent_for_a_try) else { return false };
         let waits = !spec.suspend && spec.refused.is_none() && self.record.in_use().is_empty();
-        if !waits || !(self.fails() || self.namespace_is_full) {
+        if !waits || !(self.fails() || self.namespace_is_full || self.awaits_schedd()) {
             return false;
         }
         let message = format!(

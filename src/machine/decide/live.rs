@@ -90,6 +90,7 @@ impl Run<'_> {
             self.say_kept_back(&missing, doubt.as_ref(), sightings);
         } else {
             let missing = self.with_room_or_tried(&missing.without(&kept_back));
+            let missing = if self.awaits_schedd() { missing.without(&self.fresh(&missing)) } else { missing };
             if missing.is_empty() {
                 self.say_no_room(spec);
             } else {

@@ -38,12 +38,13 @@ pub fn room(facts: &Facts, decision: &Decision) -> Room {
     match uses(facts, record) {
         Uses::Unknown => {
             let most = spec.and_then(|spec| spec.parallelism).map_or(usize::MAX, |most| most as usize);
-            Room { uses: asked.take(most), unknown: true, asks, gives_back: Indices::default(), keeps_what_it_uses }
+            let uses = asked.take(most);
+            Room { uses, unknown: true, asks, keeps_what_it_uses, ..Room::default() }
         }
         Uses::AtMost(count) => {
             let uses = Indices::union(&[record.granted.take(count), more(count)]);
             let kept = record.granted.take(count.max(wants));
-            Room { uses, unknown: false, asks, gives_back: record.granted.without(&kept), keeps_what_it_uses }
+            Room { uses, asks, gives_back: record.granted.without(&kept), keeps_what_it_uses, ..Room::default() }
         }
     }
 }

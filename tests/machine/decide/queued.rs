@@ -369,3 +369,33 @@ fn what_a_user_holds_gives_room_back_only_where_all_is_suspended() {
     facts.record.granted = indices("0");
     assert_eq!(work(&decide(&facts)), Some(&Work::ReleaseJobs(vec!["5.0".parse().unwrap()])));
 }
+
+/// Whoever has found that out: nothing is tried there that would keep room from others until its time limit.
+#[test]
+fn a_schedd_that_answers_nobody_is_not_tried_with_room() {
+    let mut facts = in_queue(pending(3), "0-2");
+    facts.schedd_is_silent = true;
+    let waits = decide(&facts);
+    assert_eq!((&waits.action, shares(&facts)), (&Action::Nothing, ["", "", "0-2"].map(str::to_owned)));
+    assert!(waits.again.is_some());
+    assert_eq!(condition(&waits, ConditionType::Submitted), "False ScheddUnreachable");
+    assert_eq!(condition(&waits, ConditionType::QuotaReserved), "False Waiting");
+    facts.record.granted = indices("");
+    assert_eq!(shares(&facts), ["", "", ""]);
+    facts.queue = None;
+    assert_eq!(submitted(&decide(&facts)), "0-2", "without a queue it keeps nothing from others");
+}
+
+#[test]
+fn what_came_to_nothing_is_in_line_from_then_on() {
+    let mut facts = in_queue(pending(3), "");
+    assert_eq!(room_of(&facts).failed_at, None);
+    facts.record.requests.insert(Kind::Submit, failed(-20, 1));
+    assert_eq!(room_of(&facts).failed_at, Some(at(-20)));
+    let refusal = Some("no".to_owned());
+    add_attempt(
+        &mut facts,
+        Submission { refusal, absent: true, intent_at: at(-10), dead_since: Some(at(-9)), ..attempt(1, "0-2") },
+    );
+    assert_eq!(room_of(&facts).failed_at, Some(at(-9)));
+}

@@ -213,6 +213,7 @@ impl Model {
             in_flight,
             evidence,
             silent_since: None,
+            schedd_is_silent: false,
             queue,
             schedd: world.schedd.name.clone(),
         }
