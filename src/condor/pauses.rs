@@ -18,6 +18,10 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// How long ago the schedd has answered somebody, if it can be said to answer others. It may answer nobody for longer while it takes in
 /// a large submission, and that is not the fault of who waits.
 const JUST_NOW: Duration = Duration::from_secs(30);
+/// A schedd that has answered anybody within this time is not silent, whoever else waits for an answer.
+const ANSWERS: Duration = Duration::from_secs(10);
+/// For so long a question that came to nothing shows that the schedd is silent. Then it is tried again.
+const SILENT: Duration = Duration::from_secs(120);
 /// How long it takes says much of the output and little of who fetches it. Each namespace has workers of its own for that.
 const MAY_TAKE_LONG: &str = "condor_transfer_data";
 
@@ -28,6 +32,8 @@ pub struct Pauses(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     answered: Option<Timestamp>,
+    /// When a question last came to nothing because the schedd was not reached, or did not answer in time.
+    unanswered: Option<Timestamp>,
     namespaces: HashMap<String, Namespace>,
 }
 
@@ -54,6 +60,20 @@ impl Pauses {
     /// The schedd has answered somebody.
     pub(super) fn answered(&self, now: Timestamp) {
         self.with(|state| state.answered = state.answered.max(Some(now)));
+    }
+
+    /// The schedd was not reached, or did not answer in time.
+    pub(super) fn unanswered(&self, now: Timestamp) {
+        self.with(|state| state.unanswered = state.unanswered.max(Some(now)));
+    }
+
+    /// Whether the schedd answers nobody, as far as that was tried a short while ago.
+    #[must_use]
+    pub fn is_silent(&self, now: Timestamp) -> bool {
+        self.with(|state| {
+            let answers = state.answered.is_some_and(|at| Some(at) >= state.unanswered || now.since(at) < ANSWERS);
+            !answers && state.unanswered.is_some_and(|at| now.since(at) < SILENT)
+        })
     }
 
     /// A tool of this identity has failed. Nobody has to wait for a schedd that answers nobody.
@@ -117,6 +137,21 @@ mod tests {
     /// A moment, in seconds.
     fn at(seconds: i64) -> Timestamp {
         Timestamp(seconds * 1000)
+    }
+
+    #[test]
+    fn a_schedd_is_silent_from_a_question_without_answer_to_the_next_answer() {
+        let pauses = Pauses::default();
+        assert!(!pauses.is_silent(at(0)), "nobody has asked");
+        pauses.unanswered(at(100));
+        assert!(pauses.is_silent(at(101)) && !pauses.is_silent(at(221)), "it is tried again after a while");
+        pauses.answered(at(110));
+        assert!(!pauses.is_silent(at(111)));
+        pauses.unanswered(at(115));
+        assert!(!pauses.is_silent(at(116)), "it has just answered somebody");
+        assert!(pauses.is_silent(at(121)));
+        pauses.answered(at(122));
+        assert!(!pauses.is_silent(at(140)));
     }
 
     #[test]

@@ -307,7 +307,13 @@ impl Schedd {
                 self.pauses.answered(self.clock.now());
                 Ok(output)
             }
-            Ok(output) => Err(self.trouble(tool, &output)),
+            Ok(output) => {
+                let trouble = self.trouble(tool, &output);
+                if trouble.why == Why::ScheddUnreachable {
+                    self.pauses.unanswered(self.clock.now());
+                }
+                Err(trouble)
+            }
             // Neither says anything about the schedd.
             Err(error @ (ToolError::NotStarted { .. } | ToolError::Killed { .. })) => {
                 Err(unknown(Why::ScheddUnreachable, error.to_string()))
@@ -318,7 +324,10 @@ impl Schedd {
                     "{error}: somebody may have written too much into the ClassAd of a job; look for it with condor_q"
                 ),
             )),
-            Err(error) => Err(self.silent(&error)),
+            Err(error) => {
+                self.pauses.unanswered(self.clock.now());
+                Err(self.silent(&error))
+            }
         }
     }
 

@@ -105,6 +105,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
         in_flight,
         evidence,
         silent_since,
+        schedd_is_silent: place.pool.as_ref().is_some_and(|pool| pool.schedd.pauses.is_silent(context.clock.now())),
         queue,
     };
     Ok(Gathered { facts, name, plan, identity, place })

@@ -48,6 +48,7 @@ pub fn job(job: &v1::Job) -> Option<BatchJob> {
         stopped: is("Suspended").is_some(),
         active: count(status.active),
         terminating: count(status.terminating),
+        settled: false,
         succeeded: indexes(status.completed_indexes),
         failed: indexes(status.failed_indexes),
         failing: is("FailureTarget").and_then(|told| exceeded(told.reason.as_deref())),

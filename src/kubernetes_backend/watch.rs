@@ -64,6 +64,10 @@ struct SeenJob {
     htcjob: Option<ObjectRef<Observed>>,
     /// `metadata.resourceVersion`, which the API server counts up.
     version: u64,
+    /// `metadata.generation`: it grows with each change of the spec.
+    generation: Option<i64>,
+    /// `status.ready`
+    ready: Option<i32>,
     job: BatchJob,
 }
 
@@ -250,8 +254,8 @@ impl Watched {
             watcher::Event::InitDone => {
                 let mut listed = std::mem::take(&mut state.jobs_listed);
                 for (name, seen) in &mut listed {
-                    if let Some(newer) = state.jobs.get(name).filter(|known| known.is_newer_than(seen)) {
-                        *seen = newer.clone();
+                    if let Some(known) = state.jobs.get(name) {
+                        seen.follows(known);
                     }
                 }
                 let before = std::mem::replace(&mut state.jobs, listed);
@@ -336,6 +340,20 @@ impl Watched {
 pub(crate) const DISABLED: &str = "this operator does not run jobs as Pods: ask its administrator to switch that on (--kubernetes-backend, deploy/components/kubernetes-backend), or leave spec.backend out";
 
 impl SeenJob {
+    /// Takes in what was known of it: it is as it was later, and by two that follow each other it is seen whether the Job controller has
+    /// written a status since the spec was changed.
+    fn follows(&mut self, known: &Self) {
+        if known.job.uid != self.job.uid {
+            return;
+        }
+        if known.is_newer_than(self) {
+            *self = known.clone();
+            return;
+        }
+        let status = |seen: &Self| (seen.ready, BatchJob { deleting: false, settled: false, ..seen.job.clone() });
+        self.job.settled = known.generation == self.generation && (known.job.settled || status(known) != status(self));
+    }
+
     /// The same Job, as it was later.
     fn is_newer_than(&self, other: &Self) -> bool {
         self.job.uid == other.job.uid && self.version > other.version
@@ -344,10 +362,11 @@ impl SeenJob {
 
 impl State {
     /// What the API server answers to a change may come before what the watch says of the time before it.
-    fn see(&mut self, name: ObjectName, seen: SeenJob) {
-        if self.jobs.get(&name).is_none_or(|known| !known.is_newer_than(&seen)) {
-            self.jobs.insert(name, seen);
+    fn see(&mut self, name: ObjectName, mut seen: SeenJob) {
+        if let Some(known) = self.jobs.get(&name) {
+            seen.follows(known);
         }
+        self.jobs.insert(name, seen);
     }
 
     /// It cannot be read, or is nobody's any more.
@@ -384,7 +403,9 @@ fn seen_job(job: &Job) -> Option<(ObjectName, SeenJob)> {
     let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true) && is_htcjob(owner))?;
     let name = ObjectName { namespace: job.namespace()?, name: job.name_any() };
     let version = job.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default();
-    Some((name, SeenJob { owner: Uid::from(owner.uid.as_str()), htcjob: htcjob(job), version, job: seen::job(job)? }))
+    let ready = job.status.as_ref().and_then(|status| status.ready);
+    let (owner, generation) = (Uid::from(owner.uid.as_str()), job.metadata.generation);
+    Some((name, SeenJob { owner, htcjob: htcjob(job), version, generation, ready, job: seen::job(job)? }))
 }
 
 /// A Pod of a Job: its Job, and its own uid.

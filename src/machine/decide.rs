@@ -7,6 +7,7 @@ mod elsewhere;
 mod hints;
 mod inherit;
 mod kept;
+mod lent;
 mod live;
 mod output;
 mod queued;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use super::facts::{Answer, Condition, Facts, Failure, InFlight, Known, Past, Reach, Record};
 use super::ids::{Attempt, Index, JobId, Kind, RequestKey, Timestamp};
+use super::indices::Indices;
 use super::judge::{self, Doubt, Sightings};
 use super::phase::Phase;
 use super::request::{Request, Scope, Work};
@@ -56,6 +58,10 @@ pub struct Decision {
     pub again: Option<Duration>,
     /// It has jobs to submit, and its namespace may have no more.
     pub namespace_is_full: bool,
+    /// Jobs that it would submit or release now if its queue gave them room, within all other limits. Empty without a queue.
+    pub wants: Indices,
+    /// When the last try to submit came to nothing; none once HTCondor has accepted jobs since. From then on it is in line.
+    pub failed_at: Option<Timestamp>,
 }
 
 /// Reasons of `Submitted` False that the next try may do away with.
@@ -181,6 +187,8 @@ fn not_ours_yet(facts: &Facts) -> Decision {
         look: Look::Nothing,
         again: None,
         namespace_is_full: false,
+        wants: Indices::default(),
+        failed_at: None,
     }
 }
 
@@ -207,6 +215,8 @@ struct Run<'a> {
     look: Look,
     again: Option<Duration>,
     namespace_is_full: bool,
+    wants: Indices,
+    failed_at: Option<Timestamp>,
 }
 
 impl<'a> Run<'a> {
@@ -253,6 +263,8 @@ impl<'a> Run<'a> {
             look: Look::Nothing,
             again: None,
             namespace_is_full: false,
+            wants: Indices::default(),
+            failed_at: None,
         };
         if guarded {
             run.tell(
@@ -302,6 +314,8 @@ impl<'a> Run<'a> {
             look: self.look,
             again: self.again,
             namespace_is_full: self.namespace_is_full,
+            wants: self.wants,
+            failed_at: self.failed_at,
         })
     }
 

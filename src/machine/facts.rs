@@ -35,6 +35,8 @@ pub struct Facts {
     /// When the first question was put that the queue has not answered since its last answer; none if that is not why there is
     /// none.
     pub silent_since: Option<Timestamp>,
+    /// The schedd answers nobody: a question of whomever came to nothing a short while ago, and none was answered since.
+    pub schedd_is_silent: bool,
     /// The queue that it is in; none if it needs room in none.
     pub queue: Option<Queued>,
     /// The schedd that gave them, and that takes what is submitted now.

@@ -2,10 +2,9 @@
 //! that could be counted twice.
 
 use super::decide::{Action, Decision};
-use super::facts::{Answer, Claim, Facts, JobState, LastRequest, Record, Spec};
-use super::ids::{Index, Kind};
+use super::facts::{Answer, Facts, JobState, LastRequest, Record, Spec};
+use super::ids::{Index, Kind, Timestamp};
 use super::indices::Indices;
-use super::phase::Phase;
 use super::request::Work;
 use super::rules::Rules;
 use super::wishes::Wanted;
@@ -24,6 +23,8 @@ pub struct Room {
     pub gives_back: Indices,
     /// What it uses beyond what it was granted goes on, and is granted to it afterwards.
     pub keeps_what_it_uses: bool,
+    /// When its last try came to nothing, if it did: those who have asked since before that are ahead of it.
+    pub failed_at: Option<Timestamp>,
 }
 
 /// Jobs of an object at a time, where it is not the operator that starts each of them.
@@ -47,16 +48,12 @@ pub fn room(facts: &Facts, decision: &Decision, rules: &Rules) -> Room {
         let all = facts.object.spec.as_ref().map(Spec::asked_for).unwrap_or_default();
         uses = Indices::union(&[uses, all.without(&recorded)]);
     }
-    let may = wants(facts, record, decision);
     let submits = facts.in_flight.as_ref().is_some_and(|request| request.key.kind == Kind::Submit)
         || matches!(&decision.action, Action::Hand(request) if matches!(request.work, Work::Submit(..)));
-    let granted = &record.granted;
-    let at_a_time =
-        facts.object.spec.as_ref().ok().and_then(|spec| spec.parallelism).map_or(usize::MAX, |most| most as usize);
-    let left = at_a_time.saturating_sub(uses.len());
-    let has: Indices = granted.iter().filter(|index| may.contains(*index)).take(left).collect();
-    let asks = may.without(granted).take(left.saturating_sub(has.len()));
-    let held = held_by_us(record);
+    let (granted, wants) = (&record.granted, &decision.wants);
+    let suspended = facts.object.spec.as_ref().is_ok_and(|spec| spec.suspend);
+    let held = held_by_us(record, rules);
+    let held_for_users = held_for_users(record);
     let held_for_good = !rules.room_until_held || is_held_for_good(facts, record, decision);
     let ended: Indices =
         record.jobs.iter().filter(|(_, job)| job.outcome().is_some()).map(|(index, _)| *index).collect();
@@ -64,44 +61,36 @@ pub fn room(facts: &Facts, decision: &Decision, rules: &Rules) -> Room {
         if ended.contains(*index) {
             return true;
         }
-        let needed = uses.contains(*index) || has.contains(*index);
-        // A submission under way takes what it was given; what is held counts until it is known to be.
-        !needed && if held.contains(*index) { held_for_good } else { !submits }
+        let needed = uses.contains(*index) || wants.contains(*index);
+        // A submission under way takes what it was given; what is held counts until it is known to be. What users hold keeps its room,
+        // unless all of it is to give its room back.
+        let may_go = if held_for_users.contains(*index) {
+            suspended && held_for_good
+        } else if held.contains(*index) {
+            held_for_good
+        } else {
+            !submits
+        };
+        !needed && may_go
     };
     let gives_back = granted.iter().filter(not_needed).collect();
-    Room { uses, unknown, asks, gives_back, keeps_what_it_uses: true }
+    let (asks, failed_at) = (wants.without(granted), decision.failed_at);
+    Room { uses, unknown, asks, gives_back, keeps_what_it_uses: true, failed_at }
 }
 
-/// Jobs that are held for `spec.suspend`, and that nobody else wants to be.
-fn held_by_us(record: &Record) -> Indices {
+/// Jobs that the operator holds for `spec.suspend`, whatever users want of them: their room goes once they are held for good.
+fn held_by_us(record: &Record, rules: &Rules) -> Indices {
     let held = record.jobs.iter().filter(|(index, job)| {
         let ours = matches!(&job.state, JobState::Held(hold) if hold.is_ours());
-        ours && !record.wishes.is(**index, Wanted::Hold)
+        ours && (rules.wishes_free_nothing || !record.wishes.is(**index, Wanted::Hold))
     });
     held.map(|(index, _)| *index).collect()
 }
 
-/// What would be submitted or released now.
-fn wants(facts: &Facts, record: &Record, decision: &Decision) -> Indices {
-    let (Ok(spec), Some(known)) = (&facts.object.spec, &record.known) else { return Indices::default() };
-    let live = matches!(known.phase, Phase::Pending | Phase::Submitted | Phase::Running)
-        && !facts.object.deleting
-        && facts.object.finalizer
-        && facts.object.claim == Claim::Ours
-        && known.cut_short.is_none()
-        && !known.released
-        && !record.has_inherited();
-    if decision.after.is_none() || !live || spec.suspend {
-        return Indices::default();
-    }
-    let held = held_by_us(record);
-    if spec.refused.is_some() {
-        return held;
-    }
-    let recorded: Indices = record.jobs.keys().copied().collect();
-    let missing =
-        spec.asked_for().without(&recorded).without(&record.wishes.withdrawn()).without(&record.wishes.kept_back());
-    Indices::union(&[missing.without(&record.in_doubt()), held])
+/// Jobs that the operator holds for users.
+fn held_for_users(record: &Record) -> Indices {
+    let held = record.jobs.iter().filter(|(_, job)| matches!(&job.state, JobState::Held(hold) if hold.is_wished()));
+    held.map(|(index, _)| *index).collect()
 }
 
 /// Whether what is shown as held is so for good: by an answer from after the last hold and release, and neither is under way.

@@ -151,6 +151,10 @@ pub struct Rules {
     pub room_until_held: bool,
     /// What was tried and waits uses its room until it is proved that it never was and never will be accepted.
     pub absent_is_proved: bool,
+    /// What cannot be submitted now keeps no room: it asks again when it is tried again.
+    pub lent_for_a_try: bool,
+    /// That a user holds a job frees no room: a job that the operator holds keeps its room until it is held for good.
+    pub wishes_free_nothing: bool,
 }
 
 impl Rules {
@@ -192,6 +196,8 @@ impl Rules {
         granted_first: true,
         room_until_held: true,
         absent_is_proved: true,
+        lent_for_a_try: true,
+        wishes_free_nothing: true,
     };
 }
 

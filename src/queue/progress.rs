@@ -16,6 +16,8 @@ pub struct Progress {
     pub left: usize,
     /// `spec.suspend`, as it stands there.
     pub suspend: bool,
+    /// None of its jobs could go now if it had quota: its last try came to nothing, or its namespace is full.
+    pub idle: bool,
     /// It is being deleted.
     pub deleting: bool,
     /// HTCondor has accepted some; or as many Pods have started as have room.
@@ -41,10 +43,17 @@ impl Progress {
             at_a_time: spec.count().min(spec.parallelism.map_or(usize::MAX, |most| most as usize)),
             left,
             suspend,
+            idle: decision.wants.is_empty() && is_kept_back(facts, decision),
             deleting: facts.object.deleting,
             accepted: !record.jobs.is_empty(),
             ended,
             pod: None,
         })
     }
+}
+
+/// Whether something else than the queue keeps its jobs from being submitted.
+fn is_kept_back(facts: &Facts, decision: &Decision) -> bool {
+    let refused = facts.object.spec.as_ref().is_ok_and(|spec| spec.refused.is_some());
+    refused || facts.schedd_is_silent || decision.namespace_is_full || decision.failed_at.is_some()
 }

@@ -312,6 +312,8 @@ impl Queues {
         let changed = self.with(|state| {
             let label = |key: &str| object.labels().get(key).cloned();
             let created = object.creation_timestamp().map_or(0, |time| time.0.as_second());
+            // What came to nothing is in line behind those who asked before.
+            let created = room.failed_at.map_or(created, |failed| created.max(failed.0.div_euclid(1000)));
             let entry = state.htcjobs.entry((*uid).clone()).or_insert_with(|| Entry {
                 created,
                 bound: bound.map(str::to_owned),
@@ -332,6 +334,7 @@ impl Queues {
             let changed = entry.reference.is_none()
                 || before != (&label, &class, &granted, &room.uses, &asks, demand)
                 || (entry.unknown, entry.keeps) != (room.unknown, room.keeps_what_it_uses)
+                || entry.created != created
                 || entry.progress != *progress;
             if !changed {
                 return false;

@@ -15,7 +15,7 @@ use crate::api::{FINALIZER, HTCQueueSpec, ObjectName, Observed, QUEUE_NAME, Reas
 use crate::ledger::Grant;
 use crate::machine::facts::{Queued, Record};
 use crate::machine::room::Room;
-use crate::machine::{Indices, Uid};
+use crate::machine::{Indices, Timestamp, Uid};
 use crate::metrics::Metrics;
 
 fn queues() -> Queues {
@@ -65,6 +65,7 @@ fn decided(queues: &Queues, object: &Observed, [uses, asks, gives_back]: [&str; 
         asks: indices(asks),
         gives_back: indices(gives_back),
         keeps_what_it_uses: true,
+        failed_at: None,
     };
     decided_room(queues, object, &room);
 }
@@ -191,18 +192,25 @@ fn what_does_not_go_on_counts_and_gets_no_room() {
     let (queues, a, b) = (queues(), object("a", Some("q")), object("b", Some("q")));
     with_quota(&queues, 3);
     listed(&queues, &[]);
-    let room = |keeps_what_it_uses| Room {
-        uses: indices("0-1"),
-        unknown: false,
-        asks: indices(""),
-        gives_back: indices(""),
-        keeps_what_it_uses,
-    };
+    let room = |keeps_what_it_uses| Room { uses: indices("0-1"), keeps_what_it_uses, ..Room::default() };
     decided_room(&queues, &a, &room(false));
     decided(&queues, &b, ["", "0-1", ""]);
     assert_eq!(granted(&queues), pair("b", "0"), "both are in use");
     decided_room(&queues, &a, &room(true));
     assert_eq!(granted(&queues), pair("a", "0-1"));
+}
+
+/// Whoever has asked since before it failed is ahead of it.
+#[test]
+fn what_failed_is_in_line_from_then_on() {
+    let (queues, a, b) = (queues(), object("a", Some("q")), object("b", Some("q")));
+    set(&queues, "q", json!({ "namespaceSelector": {}, "quota": { "jobs": 1 }, "queueingStrategy": "StrictFIFO" }));
+    listed(&queues, &[&a, &b]);
+    let asks = |failed_at| Room { asks: indices("0"), keeps_what_it_uses: true, failed_at, ..Room::default() };
+    let later = b.creation_timestamp().map(|time| Timestamp((time.0.as_second() + 1) * 1000));
+    decided_room(&queues, &a, &asks(later));
+    decided_room(&queues, &b, &asks(None));
+    assert_eq!(granted(&queues), pair("b", "0"), "a would be first by its name");
 }
 
 /// The queue was stopped and goes on before the HTCJob has looked: that it is stopped again is news.

@@ -1,6 +1,7 @@
 //! HTCQueues: who may have how many jobs in HTCondor, and who waits for what.
 
 mod changes;
+mod lent;
 mod limits;
 pub mod site;
 mod users;
@@ -10,13 +11,16 @@ on_versions!(
     trixie:
         walk::as_in_the_seed,
         walk::killed_while_it_gives_room,
+        lent::five_broken_namespaces_hold_up_nobody,
         limits::priority_comes_first,
         users::who_may_see_and_who_may_change;
     sid:
         changes::suspend_gives_room_back_and_resume_waits_for_it,
+        lent::a_missing_secret_at_quota_one_holds_up_nobody,
         walk::a_lost_ledger_counts_what_htcondor_has,
         limits::a_namespace_that_comes_later_is_served;
     long:
+        lent::a_pool_that_is_silent_keeps_no_room,
         users::without_queues_a_label_is_told_and_waited_for,
         changes::what_is_abandoned_counts_no_more,
         changes::a_queue_that_is_made_again_goes_on,

@@ -172,6 +172,7 @@ pub fn fresh(jobs: u32) -> Facts {
         in_flight: None,
         evidence: Evidence::none(),
         silent_since: None,
+        schedd_is_silent: false,
         queue: None,
         schedd: SCHEDD.into(),
     }

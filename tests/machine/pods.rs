@@ -61,6 +61,7 @@ fn job(uid: &str) -> BatchJob {
         stopped: false,
         active: 0,
         terminating: 0,
+        settled: true,
         succeeded: Indices::default(),
         failed: Indices::default(),
         failing: None,

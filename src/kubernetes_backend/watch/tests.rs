@@ -1,5 +1,6 @@
 //! What is seen of Jobs and Pods, and whom it wakes.
 
+use k8s_openapi::api::batch::v1::JobStatus;
 use serde_json::{Value, json};
 
 use super::super::CONTROLLER_UID;
@@ -134,6 +135,38 @@ fn what_is_seen_of_a_job_does_not_become_older() {
     assert!(!is_suspended(&watched));
     watched.job_event(watcher::Event::Apply(forged("n", 6, true)));
     assert!(is_suspended(&watched));
+}
+
+/// A status is the Job controller's word about a spec only if it was written after that.
+#[test]
+fn a_status_from_after_the_change_is_told_from_one_before_it() {
+    let watched = Watched::new(site());
+    let job = |version, generation: i64, active: i32| {
+        let mut job = forged("n", version, false);
+        job.metadata.generation = Some(generation);
+        job.status = Some(JobStatus { active: Some(active), ..JobStatus::default() });
+        job
+    };
+    let is_settled = |watched: &Watched| {
+        let name = ObjectName { namespace: "n".to_owned(), name: "sums-0b5ea2a4".to_owned() };
+        watched.job(&name, &Uid::from("u")).unwrap().settled
+    };
+    watched.saw(&job(5, 2, 0));
+    assert!(!is_settled(&watched), "nothing is known of before");
+    watched.job_event(watcher::Event::Apply(job(6, 2, 4)));
+    assert!(is_settled(&watched));
+    watched.saw(&job(8, 3, 4));
+    assert!(!is_settled(&watched), "the spec was changed");
+    watched.job_event(watcher::Event::Apply(job(7, 2, 3)));
+    assert!(!is_settled(&watched), "from before the change");
+    watched.job_event(watcher::Event::Apply(job(9, 3, 4)));
+    assert!(!is_settled(&watched), "another change of its metadata");
+    watched.job_event(watcher::Event::Init);
+    watched.job_event(watcher::Event::InitApply(job(10, 3, 2)));
+    watched.job_event(watcher::Event::InitDone);
+    assert!(is_settled(&watched));
+    watched.job_event(watcher::Event::Apply(job(11, 3, 2)));
+    assert!(is_settled(&watched), "it stays so");
 }
 
 #[test]

@@ -70,12 +70,13 @@ impl Run<'_> {
             return;
         }
         self.remove_wished();
+        let missing = self.wanted(spec).without(&recorded);
+        let kept_back = self.kept_back();
         self.prove_absent(spec, sightings);
+        self.find_use_of_room(spec, &missing.without(&kept_back), sightings);
         self.suspend(spec);
         self.say_quota(spec);
         self.remove_extra(sightings);
-        let missing = self.wanted(spec).without(&recorded);
-        let kept_back = self.kept_back();
         if missing.is_empty() || self.record.has_inherited() {
             self.say_accepted(adopting);
         } else if spec.refused.is_some() && self.is_still_the_go_operators() {
@@ -89,8 +90,9 @@ impl Run<'_> {
             self.say_kept_back(&missing, doubt.as_ref(), sightings);
         } else {
             let missing = self.with_room_or_tried(&missing.without(&kept_back));
+            let missing = if self.awaits_schedd() { missing.without(&self.fresh(&missing)) } else { missing };
             if missing.is_empty() {
-                self.say_queued();
+                self.say_no_room(spec);
             } else {
                 self.submit(spec, &missing, sightings);
             }

@@ -34,14 +34,15 @@ impl Run<'_> {
         jobs.iter().filter(tried).collect()
     }
 
-    /// Where all that was tried and may be there waits - for room, to be resumed, or for users who hold it -, it is proved that it is not,
-    /// and that is kept: it uses no room until it is tried again.
+    /// Where all that was tried and may be there waits - for room, to be resumed, for the next try, or for users who hold it -, it is proved
+    /// that it is not, and that is kept: it uses no room until it is tried again.
     pub(super) fn prove_absent(&mut self, spec: &Spec, sightings: &Sightings<'_>) {
         if self.queue().is_none() || self.in_flight(Kind::Submit).is_some() {
             return;
         }
         let in_doubt = self.record.in_doubt();
-        let waits = |index: Index| spec.suspend || !self.has_room(index) || self.record.wishes.is(index, Wanted::Hold);
+        let all_wait = spec.suspend || self.rests() || (self.rules.lent_for_a_try && spec.refused.is_some());
+        let waits = |index: Index| all_wait || !self.has_room(index) || self.record.wishes.is(index, Wanted::Hold);
         if in_doubt.is_empty() || !in_doubt.iter().all(waits) {
             return;
         }
@@ -79,6 +80,9 @@ impl Run<'_> {
             }
             return;
         };
+        if self.say_given_back(spec) {
+            return;
+        }
         let has = !self.record.granted.is_empty() || !self.record.in_use().is_empty();
         if has {
             let message = format!("jobs of this HTCJob have room in {queue}");

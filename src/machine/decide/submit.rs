@@ -79,23 +79,9 @@ impl Run<'_> {
     }
 
     fn submit_after_pause(&mut self, indices: Indices, missing: &Indices, permit: SubmitPermit) {
-        // What was never tried goes at once behind what is being accepted.
-        let failures = if matches!(permit, SubmitPermit::First(_)) { self.refused() } else { self.record.refused };
-        let after_refusal = self.record.attempts.last().map(|last| last.intent_at.plus(self.settings.pause(failures)));
-        let last = self.record.requests.get(&Kind::Submit);
-        let after_failure = last.map(|last| last.latest().plus(self.settings.pause(last.failures)));
-        let wait =
-            after_refusal.into_iter().chain(after_failure).max().map_or(Duration::ZERO, |until| until.since(self.now));
-        let refusal = self.record.attempts.iter().rev().find_map(|attempt| attempt.refusal.clone());
-        match (last.and_then(|last| last.failure.clone()), refusal) {
-            (Some(failure), _) => self.say_failure(ConditionType::Submitted, &failure),
-            (None, Some(refusal)) => {
-                let message = format!(
-                    "condor_submit failed: {refusal}; retrying with growing pauses. If the schedd refuses permanently, create a corrected HTCJob"
-                );
-                self.say(ConditionType::Submitted, False, Reason::SubmitRefused, &message);
-            }
-            (None, None) => self.say_submitting(missing),
+        let wait = self.pause_before(matches!(permit, SubmitPermit::First(_)));
+        if !self.say_why_it_failed() {
+            self.say_submitting(missing);
         }
         if wait.is_zero() {
             self.ask(Kind::Submit, Work::Submit(indices, permit));
@@ -104,9 +90,36 @@ impl Run<'_> {
         }
     }
 
+    /// How long nothing is submitted after submissions that came to nothing; `first`: of what was never tried, which goes at once behind
+    /// what is being accepted.
+    pub(super) fn pause_before(&self, first: bool) -> Duration {
+        let failures = if first { self.refused() } else { self.record.refused };
+        let after_refusal = self.record.attempts.last().map(|last| last.intent_at.plus(self.settings.pause(failures)));
+        let last = self.record.requests.get(&Kind::Submit);
+        let after_failure = last.map(|last| last.latest().plus(self.settings.pause(last.failures)));
+        after_refusal.into_iter().chain(after_failure).max().map_or(Duration::ZERO, |until| until.since(self.now))
+    }
+
+    /// Says by what the last submission failed, if it has failed.
+    pub(super) fn say_why_it_failed(&mut self) -> bool {
+        let failure = self.record.requests.get(&Kind::Submit).and_then(|last| last.failure.clone());
+        let refusal = self.record.attempts.iter().rev().find_map(|attempt| attempt.refusal.clone());
+        match (failure, refusal) {
+            (Some(failure), _) => self.say_failure(ConditionType::Submitted, &failure),
+            (None, Some(refusal)) => {
+                let message = format!(
+                    "condor_submit failed: {refusal}; retrying with growing pauses. If the schedd refuses permanently, create a corrected HTCJob"
+                );
+                self.say(ConditionType::Submitted, False, Reason::SubmitRefused, &message);
+            }
+            (None, None) => return false,
+        }
+        true
+    }
+
     /// How many of these jobs may go, beside those that HTCondor has or may have, and by what the others are kept back. `free`: proved
     /// not to be there.
-    fn places(&self, spec: &Spec, candidates: &Indices, free: &Indices) -> (usize, Reason) {
+    pub(super) fn places(&self, spec: &Spec, candidates: &Indices, free: &Indices) -> (usize, Reason) {
         if spec.parallelism.is_none() && self.settings.namespace_room.is_none() {
             return (usize::MAX, Reason::Waiting);
         }
@@ -120,9 +133,9 @@ impl Run<'_> {
     }
 
     /// It is woken when others end: those of its queue, those of its namespace, or its own.
-    fn keep_back(&mut self, spec: &Spec, reason: Reason) {
+    pub(super) fn keep_back(&mut self, spec: &Spec, reason: Reason) {
         if reason == Reason::Queued {
-            self.say_queued();
+            self.say_no_room(spec);
             return;
         }
         let message = match (reason, spec.parallelism) {
@@ -142,21 +155,24 @@ impl Run<'_> {
     }
 
     /// Attempts in a row, the last ones, that the schedd has refused.
-    fn refused(&self) -> u32 {
+    pub(super) fn refused(&self) -> u32 {
         let last = self.record.attempts.iter().rev().take_while(|attempt| attempt.refusal.is_some());
         u32::try_from(last.count()).unwrap_or(u32::MAX)
     }
 
     /// What the schedd refuses it may take in parts, whatever it says. Parts that it takes stay as small while what it has
     /// refused is to go again.
-    fn most_at_once(&self) -> usize {
+    pub(super) fn part(&self) -> usize {
         let attempts = &self.record.attempts;
-        let part = match attempts.last() {
+        match attempts.last() {
             Some(last) if last.refusal.is_some() => (last.indices.len() / PARTS).max(1),
             Some(last) if attempts.iter().any(|attempt| attempt.refusal.is_some()) => last.indices.len().max(1),
             Some(_) | None => usize::MAX,
-        };
-        part.min(self.settings.jobs_per_attempt)
+        }
+    }
+
+    fn most_at_once(&self) -> usize {
+        self.part().min(self.settings.jobs_per_attempt)
     }
 
     fn say_submitting(&mut self, missing: &Indices) {

@@ -31,6 +31,7 @@ fn facts() -> Facts {
         in_flight: None,
         evidence,
         silent_since: None,
+        schedd_is_silent: false,
         queue: None,
         schedd: "schedd@test".into(),
     }

@@ -129,7 +129,7 @@ impl Run<'_> {
         let wishes = &self.record.wishes;
         let wanted = |index: &Index, job: &Job| match (&job.state, wishes.of(*index)) {
             (JobState::Held(hold), Some(Wish::Release { .. })) => {
-                !suspended && (!hold.is_ours() || self.has_room(*index))
+                !suspended && (!hold.waits_for_room() || self.has_room(*index))
             }
             (JobState::Held(hold), None) => !suspended && hold.is_ours() && self.has_room(*index),
             (JobState::Held(_), Some(Wish::Hold | Wish::Remove { .. }))

@@ -164,6 +164,12 @@ impl Hold {
         self.code == Self::BY_USER && self.subcode == Self::SUSPENDED
     }
 
+    /// Whether this hold is the operator's own: the job is not released before it has room.
+    #[must_use]
+    pub const fn waits_for_room(&self) -> bool {
+        self.is_ours() || self.is_wished()
+    }
+
     /// Whether this hold is the operator's own, for a user who holds this job.
     #[must_use]
     pub const fn is_wished(&self) -> bool {

@@ -87,12 +87,12 @@ impl Record {
     }
 
     /// Jobs that HTCondor has, or may have: those that have not ended, and those of attempts that are not known to have come to
-    /// nothing. Not those that this operator holds for `spec.suspend`.
+    /// nothing. Not those that this operator holds: with the room that they have they count, and are not released without.
     #[must_use]
     pub fn in_use(&self) -> Indices {
         let is_open = |job: &Job| match &job.state {
             JobState::Idle | JobState::Running => true,
-            JobState::Held(hold) => !hold.is_ours(),
+            JobState::Held(hold) => !hold.waits_for_room(),
             JobState::Ended(_) => false,
         };
         let open: Indices = self.jobs.iter().filter(|(_, job)| is_open(job)).map(|(index, _)| *index).collect();

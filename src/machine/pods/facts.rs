@@ -95,6 +95,9 @@ pub struct BatchJob {
     pub active: u32,
     /// `status.terminating`: its Pods that are being deleted, and have not ended.
     pub terminating: u32,
+    /// The Job controller has written a status since the spec was changed: the API server refuses one that it has made of an older Job. As long
+    /// as it is not known, more Pods may be made than `parallelism` says.
+    pub settled: bool,
     /// `status.completedIndexes`, as indexes of the `HTCJob`.
     pub succeeded: Indices,
     /// `status.failedIndexes`, as indexes of the `HTCJob`.

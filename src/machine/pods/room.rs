@@ -26,7 +26,8 @@ pub fn room(facts: &Facts, decision: &Decision) -> Room {
     let spec = facts.object.spec.as_ref().ok();
     let asked = spec.map(Spec::asked_for).unwrap_or_default();
     let has = record.granted.len();
-    let wants = wants(facts, record);
+    // What the namespace has no room for asks for none of the queue's.
+    let wants = wants(facts, record).min(facts.namespace_room.unwrap_or(usize::MAX));
     let more = |count: usize| -> Indices {
         let others = asked.iter().filter(|index| !record.granted.contains(*index));
         others.take(count.saturating_sub(has)).collect()
@@ -37,12 +38,13 @@ pub fn room(facts: &Facts, decision: &Decision) -> Room {
     match uses(facts, record) {
         Uses::Unknown => {
             let most = spec.and_then(|spec| spec.parallelism).map_or(usize::MAX, |most| most as usize);
-            Room { uses: asked.take(most), unknown: true, asks, gives_back: Indices::default(), keeps_what_it_uses }
+            let uses = asked.take(most);
+            Room { uses, unknown: true, asks, keeps_what_it_uses, ..Room::default() }
         }
         Uses::AtMost(count) => {
             let uses = Indices::union(&[record.granted.take(count), more(count)]);
             let kept = record.granted.take(count.max(wants));
-            Room { uses, unknown: false, asks, gives_back: record.granted.without(&kept), keeps_what_it_uses }
+            Room { uses, asks, gives_back: record.granted.without(&kept), keeps_what_it_uses, ..Room::default() }
         }
     }
 }
@@ -84,8 +86,11 @@ fn uses(facts: &Facts, record: &Record) -> Uses {
     let may_run = match (job.suspended, job.is_stopped()) {
         (_, true) => 0,
         (true, false) => has,
-        // Without a number it is one.
-        (false, false) => left.min(job.parallelism.unwrap_or(1) as usize),
+        (false, false) => {
+            // Without a number it is one. A controller that has not seen a smaller one makes as many as before.
+            let now = job.parallelism.unwrap_or(1) as usize;
+            left.min(if job.settled { now } else { now.max(has) })
+        }
     };
     Uses::AtMost(may_run.max(live).max(job.active.saturating_add(job.terminating) as usize))
 }

@@ -37,7 +37,7 @@ pub(in crate::queue) struct Wanted {
     pub(in crate::queue) count: u32,
     /// How many are not over.
     pub(in crate::queue) left: u32,
-    /// `spec.suspend`
+    /// `spec.suspend`, or it could do nothing with quota now.
     pub(in crate::queue) suspend: bool,
     pub(in crate::queue) deleting: bool,
     /// HTCondor has accepted some; or as many Pods have started as have room.
@@ -61,9 +61,9 @@ pub(in crate::queue) enum Step {
     Delete,
     /// Nothing that it stands for is in use: the quota is given back.
     GiveBack,
-    /// `spec.suspend` is true and nothing is in use.
+    /// It is suspended, or could do nothing with quota now, and nothing is in use.
     Deactivate,
-    /// `spec.suspend` is false again.
+    /// It is so no more.
     Activate,
     /// So many jobs are over that are not followed by others; the jobs are accepted.
     Progress { reclaim: Option<u32>, ready: bool },

@@ -241,7 +241,8 @@ fn wanted(state: &State, uid: &Uid, entry: &Entry) -> Option<Wanted> {
         resources: state.kueue.resources.clone(),
         count: number(progress.at_a_time),
         left: number(progress.left),
-        suspend: progress.suspend,
+        // Quota is lent for a try, too: what cannot use it gives it back, and is in line again when it is tried again.
+        suspend: progress.suspend || (progress.idle && entry.asks.is_empty()),
         deleting: progress.deleting,
         accepted: progress.accepted,
         ended: progress.ended,

@@ -268,10 +268,18 @@ fn decided(queues: &Queues, room: [&str; 3]) {
 fn decided_room(queues: &Queues, unknown: bool, [uses, asks, gives_back]: [&str; 3]) {
     let object = object();
     let [uses, asks, gives_back] = [uses, asks, gives_back].map(|text| text.parse::<Indices>().unwrap());
-    let room = Room { uses, unknown, asks, gives_back, keeps_what_it_uses: true };
+    let room = Room { uses, unknown, asks, gives_back, keeps_what_it_uses: true, failed_at: None };
     let (uid, name) = (Uid::from("u"), ObjectName { namespace: "ns".to_owned(), name: object.name_any() });
-    let progress =
-        Progress { at_a_time: 3, left: 3, suspend: false, deleting: false, accepted: false, ended: None, pod: None };
+    let progress = Progress {
+        at_a_time: 3,
+        left: 3,
+        suspend: false,
+        idle: false,
+        deleting: false,
+        accepted: false,
+        ended: None,
+        pod: None,
+    };
     queues.decided(&Decided {
         object: &object,
         uid: &uid,

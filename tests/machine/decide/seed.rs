@@ -439,6 +439,7 @@ impl Seed {
             in_flight,
             evidence,
             silent_since: None,
+            schedd_is_silent: false,
             queue: None,
             schedd: "schedd@test".into(),
         }

@@ -331,6 +331,45 @@ fn kueue_is_told_how_far_it_is() {
     assert!(progress(&facts).is_some_and(|told| told.deleting));
 }
 
+/// Neither of two gates holds what the other one gives.
+#[test]
+fn what_the_namespace_has_no_room_for_asks_for_none() {
+    let mut facts = queued(4, Some("0-3"));
+    let shares = |facts: &Facts| {
+        let Room { asks, gives_back, .. } = room(facts, &decide(facts));
+        [asks, gives_back].map(|set| set.to_string())
+    };
+    facts.namespace_room = Some(1);
+    assert_eq!(shares(&facts), ["", "1-3"]);
+    facts.namespace_room = Some(0);
+    assert_eq!(shares(&facts), ["", "0-3"]);
+    facts.record.granted = set("");
+    assert_eq!(shares(&facts), ["", ""]);
+    step(&mut facts);
+    assert!(is_said(&facts, ConditionType::Submitted, ConditionStatus::False, Reason::NamespaceLimit));
+    assert!(is_said(&facts, ConditionType::QuotaReserved, ConditionStatus::False, Reason::Waiting));
+    facts.namespace_room = Some(2);
+    assert_eq!(shares(&facts), ["0-1", ""]);
+    // What runs goes on.
+    facts.record.granted = set("0-3");
+    (facts.job, facts.namespace_room) = (JobSeen::Ours(resumed(4)), Some(1));
+    assert_eq!(shares(&facts), ["", ""]);
+}
+
+/// A controller that has not seen a smaller number makes as many Pods as before.
+#[test]
+fn a_smaller_parallelism_gives_room_back_once_the_controller_has_seen_it() {
+    let mut facts = queued(6, Some("0-3"));
+    facts.object.spec = Ok(Spec { parallelism: Some(2), ..spec(6) });
+    let gives_back = |facts: &Facts| room(facts, &decide(facts)).gives_back.to_string();
+    facts.job = JobSeen::Ours(BatchJob { active: 0, settled: false, ..resumed(2) });
+    assert_eq!(gives_back(&facts), "");
+    facts.job = JobSeen::Ours(BatchJob { active: 2, terminating: 1, ..resumed(2) });
+    assert_eq!(gives_back(&facts), "3", "one is being deleted");
+    facts.job = JobSeen::Ours(resumed(2));
+    assert_eq!(gives_back(&facts), "2-3");
+}
+
 /// A Job with its controller, which looks when it likes, and its Pods.
 #[derive(Clone, Debug, Default)]
 struct World {
@@ -340,6 +379,10 @@ struct World {
     /// As its controller has it.
     cached: (bool, u32),
     status: BatchStatus,
+    /// Which of the Job's specs it is, which its controller has seen, and which its status was written for.
+    generation: u32,
+    cached_generation: u32,
+    status_generation: u32,
     live: BTreeSet<u32>,
     terminating: BTreeSet<u32>,
     over: BTreeSet<u32>,
@@ -347,7 +390,7 @@ struct World {
     room: Room,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct BatchStatus {
     started: bool,
     stopped: bool,
@@ -398,6 +441,7 @@ impl World {
             stopped,
             active,
             terminating,
+            settled: self.status_generation == self.generation,
             succeeded: self.over.iter().copied().map(Index).collect(),
             end: complete.then_some(JobEnd::Complete),
             ..job("j")
@@ -425,26 +469,22 @@ impl World {
                     && !self.deleted
                 {
                     self.spec = (suspend, parallelism);
+                    self.generation += 1;
                     facts.job = self.shown();
                 }
             }
             Step::Watch => facts.job = if self.deleted { JobSeen::Absent } else { self.shown() },
             Step::Controller if !self.deleted => self.control(),
-            Step::Cache => self.cached = self.spec,
+            Step::Cache => (self.cached, self.cached_generation) = (self.spec, self.generation),
             Step::PodEnds(index) if self.live.remove(&index) => drop(self.over.insert(index)),
             Step::PodGoes => drop(self.terminating.pop_first()),
             Step::Suspend(suspend) => {
                 let spec = facts.object.spec.clone().unwrap();
                 facts.object.spec = Ok(Spec { suspend, ..spec });
             }
-            // Its controller's view is then not older: it says nothing by which that could be known.
             Step::Parallelism(most) => {
                 let spec = facts.object.spec.clone().unwrap();
                 facts.object.spec = Ok(Spec { parallelism: Some(most), ..spec });
-                self.cached = self.spec;
-                if !self.deleted {
-                    self.control();
-                }
             }
             Step::DeleteJob => self.deleted = true,
             Step::Controller | Step::PodEnds(_) | Step::Grant => {}
@@ -467,8 +507,12 @@ impl World {
         self.live.extend(free.into_iter().take(more));
         let started = self.status.started || !suspend;
         let count = |pods: &BTreeSet<u32>| u32::try_from(pods.len()).unwrap();
-        self.status =
+        let status =
             BatchStatus { started, stopped: suspend, active: count(&self.live), terminating: count(&self.terminating) };
+        // The API server refuses what was made of an older Job; and what stays the same is not written.
+        if self.cached_generation == self.generation && status != self.status {
+            (self.status, self.status_generation) = (status, self.generation);
+        }
     }
 }
 
@@ -481,7 +525,7 @@ fn steps() -> impl Strategy<Value = (bool, Step)> {
         4 => (0..JOBS).prop_map(Step::PodEnds),
         4 => Just(Step::PodGoes),
         2 => any::<bool>().prop_map(Step::Suspend),
-        1 => (0..=JOBS).prop_map(Step::Parallelism),
+        3 => (0..=JOBS).prop_map(Step::Parallelism),
         1 => Just(Step::DeleteJob),
         8 => Just(Step::Grant),
     ];
@@ -515,9 +559,13 @@ proptest! {
             let pods: usize = worlds.iter().map(World::pods).sum();
             prop_assert!(pods <= quota, "{now:?}: {worlds:#?}");
         }
-        // Once all is seen, the room is used, or nobody wants it.
-        for _ in 0..40 {
+        // Once all is seen, the room is used, or nobody wants it. Where nothing changes but the spec there is no status until a Pod ends.
+        for turn in 0..40 {
             for place in 0..2 {
+                if let JobSeen::Ours(BatchJob { settled: false, .. }) = worlds[place].shown() && turn == 10 {
+                    let first = worlds[place].live.first().copied();
+                    worlds[place].step(first.map_or(Step::Watch, Step::PodEnds));
+                }
                 // Pods that a deleted Job has left end.
                 if worlds[place].deleted {
                     worlds[place].live.clear();

@@ -90,6 +90,15 @@ pub enum GoOperator {
     Unwritten,
 }
 
+/// Why nothing of an object ever gets into HTCondor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// Its submissions are not begun: its Secret is missing.
+    NotBegun,
+    /// The schedd refuses them.
+    BySchedd,
+}
+
 /// Bounds of one exploration.
 #[derive(Clone, Debug)]
 pub struct Scene {
@@ -136,6 +145,8 @@ pub struct Scene {
     pub kueue: bool,
     /// Items come from a ConfigMap.
     pub items: bool,
+    /// The first object is refused for ever.
+    pub refused: Option<Refusal>,
     /// The objects are the Go operator's, and this one has just taken its place.
     pub go_operator: Option<GoOperator>,
 }
@@ -166,6 +177,7 @@ impl Scene {
             room: None,
             kueue: false,
             items: false,
+            refused: None,
             go_operator: None,
         }
     }

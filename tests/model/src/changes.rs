@@ -107,6 +107,7 @@ impl Model {
                 world.troubles -= 1;
                 world.workloads[usize::from(*object)] = Workload::Evicted;
             }
+            Action::PauseEnds(object) => world.pausing[usize::from(*object)] = false,
             Action::GiveBack(op, object) => Self::give_back(world, *op, *object),
             Action::Wish(object, index, wanted) => Self::wish(world, *object, *index, *wanted),
             Action::Crash(op) => self.crash(world, *op),

@@ -13,7 +13,7 @@ use htc_operator::machine::facts::{
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::room::room;
 use htc_operator::machine::{
-    Birthdate, Indices, Kind, Request, RequestKey, Rules, SchedDate, ScheddName, Timestamp, Work,
+    Birthdate, Indices, Kind, Request, RequestKey, Rules, SchedDate, ScheddName, Settings, Timestamp, Work,
 };
 
 use crate::shared::Shared;
@@ -82,7 +82,7 @@ impl Model {
         };
         let facts = self.facts(world, op, object, &view, in_flight, evidence, record);
         let now = world.tick();
-        let decision = decide(&facts, now, &self.settings, &self.rules).unwrap();
+        let decision = decide(&facts, now, &self.settings_of(world, object), &self.rules).unwrap();
         let mut broken = None;
         let known = decision.after.as_ref().and_then(|after| after.known.as_ref());
         let room = self.scene.room.map(|_| self.heard(room(&facts, &decision, &self.rules), &facts.record));
@@ -213,9 +213,17 @@ impl Model {
             in_flight,
             evidence,
             silent_since: None,
+            schedd_is_silent: false,
             queue,
             schedd: world.schedd.name.clone(),
         }
+    }
+
+    /// A pause ends when the model says so.
+    fn settings_of(&self, world: &World, object: u8) -> Settings {
+        let pause =
+            if world.pausing[usize::from(object)] { Duration::from_millis(FAR.unsigned_abs()) } else { Duration::ZERO };
+        Settings { pause_first: pause, pause_max: pause, ..self.settings.clone() }
     }
 
     /// As it is in the spec, or as a broken variant takes it.

@@ -186,6 +186,9 @@ impl Model {
             if self.good.lock().unwrap().contains(&(now.print(), course)) {
                 break;
             }
+            if course == Course::ToTheEnd && self.scene.refused.is_some() && self.good_end(&now) {
+                break;
+            }
             if !passed.insert((now.print(), turn)) || steps.len() > PATIENCE {
                 return Err(steps);
             }
@@ -242,7 +245,9 @@ impl Model {
                 return Some(step);
             }
         }
-        let mut late = vec![Action::LimitPasses];
+        // Pauses grow, until all else has come about meanwhile.
+        let mut late: Vec<Action> = Self::pauses(world).map(Action::PauseEnds).collect();
+        late.push(Action::LimitPasses);
         if course == Course::ToTheEnd {
             Self::transfer_limits(world, &mut late);
             Self::there(world, &mut late, Self::transfer_limits);
@@ -250,12 +255,13 @@ impl Model {
         late.iter().find_map(step)
     }
 
-    /// Everything is over, or waits for an admin and says so.
+    /// Everything is over, or waits for an admin and says so. What is refused for ever holds up no other.
     fn good_end(&self, world: &World) -> bool {
         (0..).zip(&world.objects).all(|(object, slot)| match slot {
             Slot::NotYet | Slot::Gone => true,
             Slot::There(job) => {
-                self.waits_for_admin(world, object)
+                self.refusal(object).is_some()
+                    || self.waits_for_admin(world, object)
                     || (!job.deleting && self.is_over(world, object) && job.published.phase == Some(Phase::Completed))
             }
         })

@@ -241,11 +241,11 @@ impl Model {
         rows.known.as_ref().is_some_and(|known| known.phase == Phase::Completed)
     }
 
-    /// HTCondor has no more jobs than there is room for, without those that are held for `spec.suspend`.
+    /// HTCondor has no more jobs than there is room for, without those that the operator holds.
     pub fn keeps_to_room(&self, world: &World) -> bool {
         let Some(room) = self.scene.room else { return true };
         let open = world.queued().filter(|job| {
-            let held = job.ad.status == JobStatus::Held && job.ad.hold.is_ours();
+            let held = job.ad.status == JobStatus::Held && job.ad.hold.waits_for_room();
             !matches!(job.ad.status, JobStatus::Completed | JobStatus::Removed) && !held && !job.overdue && !job.late()
         });
         open.count() as u64 <= room

@@ -5,7 +5,7 @@ use std::time::Duration;
 use htc_operator::machine::Rules;
 use rstest::rstest;
 
-use crate::bounds::{GoOperator, Scene, Trouble};
+use crate::bounds::{GoOperator, Refusal, Scene, Trouble};
 use crate::steps::Model;
 use crate::{Found, explore};
 
@@ -133,6 +133,9 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
 #[case::granted_first(queued(0, &[]), |model: &mut Model| model.rules.granted_first = false)]
 #[case::room_until_held(Scene { slow_jobs: true, ..queued(2, &[Suspend]) }, |model: &mut Model| model.rules.room_until_held = false)]
 #[case::absent_is_proved(queued(2, &[Suspend, SlowStaging]), |model: &mut Model| model.rules.absent_is_proved = false)]
+#[case::lent_for_a_try(Scene { refused: Some(Refusal::NotBegun), ..queued(0, &[]) }, |model: &mut Model| model.rules.lent_for_a_try = false)]
+#[case::lent_for_a_try_to_what_the_schedd_refuses(Scene { refused: Some(Refusal::BySchedd), ..queued(0, &[]) }, |model: &mut Model| model.rules.lent_for_a_try = false)]
+#[case::wishes_free_nothing(queued(2, &[Suspend, Wish]), |model: &mut Model| model.rules.wishes_free_nothing = false)]
 #[case::give_back_when_proved(Scene { kueue: true, slow_jobs: true, ..queued(1, &[Evict]) }, |model: &mut Model| model.broken.gives_back_at_once = true)]
 #[case::only_htcondor_frees(Scene { retries: true, reports: true, slow_jobs: true, ..queued(0, &[]) }, |model: &mut Model| model.broken.frees_by_report = true)]
 #[case::only_last_ends_count(Scene { retries: true, ..reporting(0, &[]) }, |model: &mut Model| model.rules.only_last_ends_count = false)]

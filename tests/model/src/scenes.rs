@@ -2,7 +2,7 @@
 
 use htc_operator::machine::Rules;
 
-use crate::bounds::{GoOperator, Scene, Trouble};
+use crate::bounds::{GoOperator, Refusal, Scene, Trouble};
 use crate::steps::Model;
 use crate::{explore, full};
 
@@ -270,6 +270,34 @@ fn queued_beside_others() {
     }
     holds(&Scene { deletes: 0, ..one_place("one place and deadlines", 1, &[Deadline]) });
     holds(&Scene { queues: &[2], in_step: !full(), ..one_place("one place for two jobs of one", 1, &[Crash]) });
+}
+
+/// The first of them is refused for ever: it holds up the other only while it is tried.
+#[test]
+fn queued_behind_what_is_refused() {
+    let behind = |name, refused, troubles, kinds| {
+        let scene = Scene::new(name, &[1, 1], troubles, kinds);
+        Scene { room: Some(1), refused: Some(refused), deletes: 0, ..scene }
+    };
+    holds(&behind("behind one whose Secret is missing", Refusal::NotBegun, 1, &[Crash, Suspend, Wish]));
+    holds(&behind("behind one that the schedd refuses", Refusal::BySchedd, u8::from(full()), &[Crash]));
+    let two = behind("behind two jobs whose Secret is missing", Refusal::NotBegun, 0, &[]);
+    holds(&Scene { queues: &[2, 1], ..two });
+}
+
+/// Users hold, release and remove what is in a queue.
+#[test]
+fn queued_and_wished() {
+    let one_place = |name, troubles, kinds| {
+        let scene = Scene::new(name, &[1, 1], troubles, kinds);
+        Scene { room: Some(1), deletes: 0, ..scene }
+    };
+    holds(&one_place("one place and wishes", 1, &[Wish]));
+    holds(&Scene { queues: &[1], ..one_place("one place, suspend and wishes", 2, &[Suspend, Wish]) });
+    holds(&Scene { kueue: true, queues: &[1], ..one_place("Kueue and wishes", 2, &[Evict, Wish]) });
+    if full() {
+        holds(&one_place("one place, suspend and wishes, for two", 2, &[Suspend, Wish]));
+    }
 }
 
 /// The same with Kueue, which takes room back at any time: it gives it to the other object when the operator has given it back.

@@ -63,6 +63,8 @@ pub enum Action {
     Evict(u8),
     /// An operator gives Kueue's quota back.
     GiveBack(usize, u8),
+    /// The pause of an object after a submission that was refused is over.
+    PauseEnds(u8),
     /// A user wants something of a job.
     Wish(u8, Index, Wanted),
     Submit(usize),
@@ -186,6 +188,7 @@ impl Model {
             troubles: self.scene.troubles,
             config_maps: vec![0; objects],
             workloads: vec![crate::queue::Workload::default(); objects],
+            pausing: vec![false; objects],
             seen: Seen {
                 ran: self.queues.iter().map(|queue| vec![0; each(queue)]).collect(),
                 excused: self.queues.iter().map(|queue| vec![false; each(queue)]).collect(),
@@ -301,6 +304,12 @@ impl Model {
             };
             actions.extend(objects().filter(was_deleted).map(Action::Delete));
         }
+    }
+
+    /// Objects that wait for the end of a pause.
+    pub fn pauses(world: &World) -> impl Iterator<Item = u8> {
+        let pausing = (0..).zip(&world.pausing).filter(|(_, pausing)| **pausing);
+        pausing.map(|(object, _)| object)
     }
 
     /// Whether the earliest limit ahead matters to nobody but to those who wait for it.
@@ -552,6 +561,9 @@ impl stateright::Model for Model {
             return;
         }
         self.progress(world, actions);
+        actions.extend(
+            Self::pauses(world).filter(|object| !Self::was_tried_enough(world, *object)).map(Action::PauseEnds),
+        );
         let limit = world.next_limit();
         if limit.is_some_and(|limit| Self::limit_harms_nobody(world, limit)) {
             actions.push(Action::LimitPasses);

@@ -93,6 +93,7 @@ impl Model {
                 if *luck == crate::workers::Luck::Well { String::new() } else { format!(" ({luck:?})") }
             ),
             Action::Grant(op) => format!("the keeper of queues of {} goes on", who(op)),
+            Action::PauseEnds(object) => format!("the pause of {} is over", name(*object)),
             Action::Hang(op) => format!("the transfer of {} hangs from now on", who(op)),
             Action::TransferLimit(op) => format!("the time limit of the transfer of {} passes", who(op)),
             Action::Look(op, voice) => format!("{} asks HTCondor{}", who(op), heard(*voice)),

@@ -8,7 +8,7 @@ use htc_operator::machine::request::{Scope, SubmitPermit};
 use htc_operator::machine::worker::{self, Step};
 use htc_operator::machine::{Index, Indices, Request, SchedDate, Timestamp, Work};
 
-use crate::bounds::Trouble;
+use crate::bounds::{Refusal, Trouble};
 use crate::condor::Submitter;
 use crate::operator::{asked, lane};
 use crate::steps::Model;
@@ -213,7 +213,39 @@ impl Model {
         !batch.requests.is_empty() && world.operators[op].leads
     }
 
+    /// Why nothing of this object is ever submitted.
+    pub fn refusal(&self, object: u8) -> Option<Refusal> {
+        self.scene.refused.filter(|_| object == 0)
+    }
+
+    /// More tries show nothing new.
+    pub fn was_tried_enough(world: &World, object: u8) -> bool {
+        let rows = world.operators.iter().map(|operator| operator.ledger.rows[usize::from(object)].load());
+        rows.into_iter().any(|record| record.highest.0 >= 2)
+    }
+
+    /// As `workers::batch` does with what it gives up: no intent of it is made.
+    fn give_up(&self, world: &mut World, op: usize, batch: &mut Batch, tell: &mut Teller) {
+        let refused = |request: &Request| {
+            lane(request) == Lane::Submit && self.refusal(number(&request.key.uid)) == Some(Refusal::NotBegun)
+        };
+        let (refused, others): (Vec<_>, Vec<_>) = batch.requests.drain(..).partition(refused);
+        batch.requests = others;
+        for request in refused {
+            tell.say(|| format!("    it is not begun: {}", asked(&request)));
+            let (at, place) = (world.tick(), object(&request));
+            let failure = Failure { reason: "CredentialsFailed".to_owned(), message: String::new() };
+            world.operators[op].ledger.rows[place].resolve(&request.key, at, Some(failure), &Indices::default());
+            world.operators[op].memory.registry[place] = None;
+            world.pausing[place] = true;
+        }
+    }
+
     fn intend(&self, world: &mut World, op: usize, batch: &mut Batch, tell: &mut Teller) -> bool {
+        self.give_up(world, op, batch, tell);
+        if batch.requests.is_empty() {
+            return false;
+        }
         let submits = batch.requests.iter().any(|request| lane(request) == Lane::Submit);
         let exists = |rows: &Rows, request: &Request| {
             rows.submissions.iter().any(|(submission, _, _)| submission.attempt == request.key.attempt)
@@ -317,6 +349,12 @@ impl Model {
             batch.ended = Some(Ended { well: true, at, fetched: BTreeSet::new() });
             return false;
         }
+        let refused = |request: &Request| self.refusal(number(&request.key.uid)) == Some(Refusal::BySchedd);
+        if batch.requests.iter().any(refused) {
+            tell.say(|| "    the schedd refuses it".to_owned());
+            batch.ended = Some(Ended { well: false, at, fetched: BTreeSet::new() });
+            return false;
+        }
         if batch.not_after == Timestamp(0) {
             // A broken variant without intents.
             batch.not_after = world.limit();
@@ -415,6 +453,7 @@ impl Model {
                         SubmitPermit::First(_) => None,
                     };
                     rows.resolve_submit(&request.key, ended.at, refusal, not_run, supersedes);
+                    world.pausing[object(request)] = self.refusal(number(&request.key.uid)).is_some();
                 }
                 Work::Fetch(asked_for) if ended.well => {
                     let owner = number(&request.key.uid);

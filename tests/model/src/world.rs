@@ -46,6 +46,8 @@ pub struct World {
     pub config_maps: Vec<u8>,
     /// What Kueue says of each object.
     pub workloads: Vec<crate::queue::Workload>,
+    /// The pause of each object after a submission that was refused is not over.
+    pub pausing: Vec<bool>,
     pub seen: Shared<Seen>,
     pub broken: Option<Broken>,
     pub clock: i64,

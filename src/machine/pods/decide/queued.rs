@@ -21,7 +21,9 @@ impl Run<'_> {
             (now, job.suspended)
         } else {
             let room = self.room();
-            (room, room == 0 && asked.parallelism > 0)
+            // A controller that makes no Pods has nothing to tell about a smaller number: that it is suspended it tells.
+            let untold = asked.parallelism == 0 && !job.settled && !self.record.granted.is_empty();
+            (room, room == 0 && asked.parallelism > 0 || untold)
         };
         let at_a_time = asked.parallelism.min(room).min(left);
         // The last ones are less than that by themselves.
@@ -52,7 +54,7 @@ impl Run<'_> {
         let Some(room) = self.facts.namespace_room else { return false };
         let wants = Adjust::of(spec).parallelism.min(self.left(spec)) as usize;
         let granted = self.facts.queue.as_ref().map_or(usize::MAX, |_| self.record.granted.len());
-        let keeps_back = !spec.suspend && room < wants.min(granted);
+        let keeps_back = !spec.suspend && room < wants && room <= granted;
         if keeps_back {
             self.look_again(self.settings.fetch_every);
             let message = format!(
@@ -88,6 +90,11 @@ impl Run<'_> {
                 let message = format!("{why}: no job of this HTCJob has room in {queue}");
                 self.say(QuotaReserved, False, Reason::Suspended, &message);
             }
+        } else if self.facts.namespace_room == Some(0) {
+            let message = format!(
+                "this HTCJob keeps no room in {queue} while its namespace has none: the condition Submitted says more"
+            );
+            self.say(QuotaReserved, False, Reason::Waiting, &message);
         } else if let Some(QueueWait { reason, message, .. }) = waits {
             self.say(QuotaReserved, False, *reason, message);
         } else if kept_back && told.is_none() {

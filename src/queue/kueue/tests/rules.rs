@@ -191,13 +191,26 @@ pub(super) fn object_with(change: impl FnOnce(&mut Value)) -> Observed {
 }
 
 fn progress() -> Progress {
-    Progress { at_a_time: 3, left: 3, suspend: false, deleting: false, accepted: false, ended: None, pod: None }
+    Progress {
+        at_a_time: 3,
+        left: 3,
+        suspend: false,
+        idle: false,
+        deleting: false,
+        accepted: false,
+        ended: None,
+        pod: None,
+    }
 }
 
 /// After a decision about this object, which has nothing and asks for all three.
 fn decided_as(queues: &Queues, object: &Observed, progress: Progress, over: bool) {
     let asks = "0-2".parse().unwrap();
     let room = Room { asks, keeps_what_it_uses: true, ..Room::default() };
+    decided_with(queues, object, &room, progress, over);
+}
+
+fn decided_with(queues: &Queues, object: &Observed, room: &Room, progress: Progress, over: bool) {
     let uid = Uid::from(object.uid().unwrap().as_str());
     queues.decided(&Decided {
         object,
@@ -206,7 +219,7 @@ fn decided_as(queues: &Queues, object: &Observed, progress: Progress, over: bool
         bound: None,
         granted: &Indices::default(),
         demand: Some(Demand::one()),
-        room: &room,
+        room,
         over,
         progress: Some(progress),
     });
@@ -488,4 +501,35 @@ fn what_the_api_server_refuses_is_told_with_the_next_step() {
         assert!(told.reason == reason && told.message.contains(words), "{told:?}");
         assert!(told.message.starts_with("cannot make a Workload: no"), "{told:?}");
     }
+}
+
+/// An HTCJob whose Secret is missing: the quota that it was admitted with goes to others until it is tried again.
+#[test]
+fn what_cannot_use_its_quota_gives_it_back_until_its_next_try() {
+    let queues = queues();
+    let decided = |room: [&str; 3], idle| {
+        let [uses, asks, gives_back] = room.map(|text| text.parse::<Indices>().unwrap());
+        let room = Room { uses, asks, gives_back, keeps_what_it_uses: true, ..Room::default() };
+        decided_with(&queues, &object(), &room, Progress { idle, ..progress() }, false);
+    };
+    decided(["", "0-2", ""], false);
+    see(&queues, ADMITTED, 1);
+    assert_eq!(granted(&queues), "0-1");
+    assert!(steps(&queues).is_empty());
+    // It may have been accepted.
+    decided(["0-1", "", ""], true);
+    assert!(steps(&queues).is_empty());
+    decided(["", "", "0-1"], true);
+    assert_eq!(steps(&queues), [Step::Deactivate]);
+    let is = |said, version| {
+        let mut seen = seen(said, suspended);
+        seen.version = version;
+        queues.with(|state| state.kueue.see("u".into(), seen));
+    };
+    is("QuotaReserved Admitted Evicted/Deactivated", 2);
+    assert_eq!(steps(&queues), [Step::GiveBack]);
+    is("!QuotaReserved !Admitted", 3);
+    assert!(steps(&queues).is_empty() && granted(&queues).is_empty(), "it waits for its next try");
+    decided(["", "0", ""], false);
+    assert_eq!(steps(&queues), [Step::Activate]);
 }
