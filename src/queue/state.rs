@@ -407,17 +407,15 @@ impl Queues {
         self.looked_at(object, false);
     }
 
-    /// An object is gone, and its room with it.
+    /// An object is gone, and its room with it. If it was the last that had to be looked at, others may get room now.
     pub fn forget(&self, uid: &Uid) {
-        let had = self.with(|state| {
-            if let Some(first) = &mut state.first {
-                first.remove(uid);
-            }
+        let news = self.with(|state| {
+            let was_last = state.first.as_mut().is_some_and(|first| first.remove(uid) && first.is_empty());
             state.kueue.troubles.remove(uid);
             let another = state.kueue.others.remove(uid);
-            state.htcjobs.remove(uid).is_some() || another
+            state.htcjobs.remove(uid).is_some() || another || was_last
         });
-        if had {
+        if news {
             self.tell_news();
         }
     }
