@@ -83,6 +83,7 @@ fn decided_all(queues: &Queues, object: &Observed, room: &Room, demand: Option<D
         uid: &uid,
         name: &name,
         bound: None,
+        seen_in: None,
         granted,
         demand,
         room,
@@ -94,7 +95,7 @@ fn decided_all(queues: &Queues, object: &Observed, room: &Room, demand: Option<D
 
 fn fact(queues: &Queues, object: &Observed) -> Option<Queued> {
     let uid = Uid::from(object.uid().unwrap().as_str());
-    queues.fact(&Asker { uid: &uid, namespace: "ns", object, bound: None, holds: false })
+    queues.fact(&Asker { uid: &uid, namespace: "ns", object, bound: None, seen_in: None, holds: false })
 }
 
 fn listed(queues: &Queues, objects: &[&Observed]) {

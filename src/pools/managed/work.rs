@@ -133,6 +133,7 @@ mod tests {
             cut_short: None,
             given_up: 0,
             released: false,
+            queue: None,
             conditions: conditions.split_whitespace().map(condition).collect(),
         }
     }
