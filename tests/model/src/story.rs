@@ -93,6 +93,9 @@ impl Model {
                 if *luck == crate::workers::Luck::Well { String::new() } else { format!(" ({luck:?})") }
             ),
             Action::Grant(op) => format!("the keeper of queues of {} goes on", who(op)),
+            Action::SeeQueue(op) => format!("{} sees whether the queue is there", who(op)),
+            Action::QueueGoes => "the queue is deleted".to_owned(),
+            Action::QueueComes => "the queue is made again".to_owned(),
             Action::Hang(op) => format!("the transfer of {} hangs from now on", who(op)),
             Action::TransferLimit(op) => format!("the time limit of the transfer of {} passes", who(op)),
             Action::Look(op, voice) => format!("{} asks HTCondor{}", who(op), heard(*voice)),

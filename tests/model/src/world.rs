@@ -46,6 +46,7 @@ pub struct World {
     pub config_maps: Vec<u8>,
     /// What Kueue says of each object.
     pub workloads: Vec<crate::queue::Workload>,
+    pub queue_is_gone: bool,
     pub seen: Shared<Seen>,
     pub broken: Option<Broken>,
     pub clock: i64,
@@ -230,6 +231,8 @@ pub struct Seen {
     pub output: Vec<Vec<bool>>,
     /// With which items its jobs were submitted, of each object.
     pub items: Vec<Option<u8>>,
+    /// Whether the queue was there when it was recorded, of each object.
+    pub lines: Vec<Option<bool>>,
 }
 
 /// A promise that was broken.
