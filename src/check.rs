@@ -7,6 +7,7 @@ mod managed;
 pub mod orphans;
 mod pods;
 mod pools;
+mod queues;
 
 use std::path::Path;
 
@@ -64,8 +65,10 @@ pub async fn check(config: &Config) -> Vec<Line> {
         if config.pods.kubernetes_backend {
             lines.push(Line::new("kubernetes backend", pods::rights(client, namespace).await));
         }
-        if config.queueing.queueing == Queueing::Kueue {
-            lines.push(Line::new("kueue", kueue::rights(client, namespace).await));
+        match config.queueing.queueing {
+            Queueing::None => {}
+            Queueing::Embedded => lines.push(Line::new("queues", queues::rights(client).await)),
+            Queueing::Kueue => lines.push(Line::new("kueue", kueue::rights(client, namespace).await)),
         }
         if !config.condor.schedd.is_empty() {
             let found = orphans::in_words(client, schedd, &ground.credentials, namespace).await;

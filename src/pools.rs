@@ -151,7 +151,7 @@ impl Pools {
                 return Place { name: None, pool: Some(Arc::clone(&self.default)), trouble: None };
             };
             let Some(named) = state.named.get(&name) else {
-                let trouble = Some(state.not_found(&name));
+                let trouble = Some(state.not_found(&name, namespace));
                 return Place { name: Some(name), pool: None, trouble };
             };
             let trouble = named.trouble(&name, namespace, object);
@@ -296,6 +296,15 @@ fn no_default() -> SpecRefused {
     SpecRefused { reason: Reason::PoolNotFound, message: message.to_owned() }
 }
 
+/// Of a pool in another namespace that is not there, or not for this one: who may not use it does not learn which of the two it is.
+fn not_for(name: &ObjectName, namespace: &str) -> SpecRefused {
+    let message = format!(
+        "there is no HTCPool {name} for HTCJobs of namespace {namespace}: ask the administrator of namespace {} to create it, or to add namespace {namespace} to its spec.allowedNamespaces; or delete the HTCJob and create it again with another spec.pool",
+        name.namespace
+    );
+    SpecRefused { reason: Reason::PoolNotFound, message }
+}
+
 impl State {
     /// Whether the object is there. It is looked at under the lock that [`Self::forget`] waits for: who forgets it later comes later.
     fn set_work(&mut self, uid: &Uid, work: Option<Work>, is_there: impl FnOnce() -> bool) -> bool {
@@ -320,8 +329,9 @@ impl State {
         })
     }
 
-    fn not_found(&self, name: &ObjectName) -> SpecRefused {
+    fn not_found(&self, name: &ObjectName, namespace: &str) -> SpecRefused {
         let (reason, message) = match &self.listed {
+            Some(Ok(())) if name.namespace != namespace => return not_for(name, namespace),
             Some(Ok(())) => (
                 Reason::PoolNotFound,
                 format!(
@@ -341,6 +351,9 @@ impl Named {
     /// Why nothing of this namespace is submitted to it.
     fn trouble(&self, name: &ObjectName, namespace: &str, object: &Observed) -> Option<SpecRefused> {
         if !self.spec.allows(&name.namespace, namespace) {
+            if name.namespace != namespace {
+                return Some(not_for(name, namespace));
+            }
             let message = format!(
                 "HTCPool {name} is not for namespace {namespace}: ask its administrator to add the namespace to spec.allowedNamespaces, or delete the HTCJob and create it again with another spec.pool"
             );

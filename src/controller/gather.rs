@@ -80,7 +80,8 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let inherited = inherited(object, context, &name, &uid).await?;
     let holds = record.jobs.values().any(|job| matches!(&job.state, JobState::Held(hold) if hold.is_ours()));
     let bound = record.queue.as_deref();
-    let queue = context.queues.fact(&Asker { uid: &uid, namespace: &name.namespace, object, bound, holds });
+    let seen_in = record.known.as_ref().and_then(|known| known.queue.as_deref());
+    let queue = context.queues.fact(&Asker { uid: &uid, namespace: &name.namespace, object, bound, seen_in, holds });
     let drained = queue.as_ref().is_some_and(|queue| queue.drained);
     let spec = spec.map(|spec| Spec { suspend: spec.suspend || drained, ..spec });
     let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");

@@ -94,6 +94,7 @@ fn count(context: &Context, object: &Observed, gathered: &Gathered, decision: &D
         uid: &facts.object.uid,
         name,
         bound: facts.record.queue.as_deref(),
+        seen_in: after.and_then(|known| known.queue.as_deref()),
         granted: &facts.record.granted,
         demand: resources.as_ref().map(Demand::of_resources),
         room,

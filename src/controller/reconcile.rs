@@ -88,6 +88,7 @@ fn count(object: &Observed, context: &Context, gathered: &Gathered, decision: &D
         uid: &facts.object.uid,
         name: &gathered.name,
         bound: facts.record.queue.as_deref(),
+        seen_in: after.and_then(|known| known.queue.as_deref()),
         granted: &facts.record.granted,
         demand: plan.map(|plan| Demand::of(Some(&plan.options), &context.planner.site_defaults)),
         room,

@@ -160,7 +160,7 @@ pub(super) fn known(connection: &Connection, uid: &Uid) -> Result<Option<Known>,
     let mut statement = connection
         .prepare_cached(
             "select phase, isNew and epoch = (select value from ledger where key = 'epoch'), startedAt, completedAt, released, conditions,
-                    expiredAt, givenUp, exceeded
+                    expiredAt, givenUp, exceeded, queue
              from objects where uid = ?1",
         )
         .map_err(LedgerError::sql("read an object"))?;
@@ -179,6 +179,7 @@ pub(super) fn known(connection: &Connection, uid: &Uid) -> Result<Option<Known>,
             cut_short: None,
             given_up: row.get::<_, Option<u32>>(7)?.unwrap_or_default(),
             released: row.get(4)?,
+            queue: row.get(9)?,
             conditions: Vec::new(),
         };
         let cut_short = row.get::<_, Option<i64>>(6)?.zip(Some(row.get::<_, Option<String>>(8)?));

@@ -62,6 +62,7 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
 /// `recorded`: how many have a row; null if they are to be counted again. `early`: rows of `callbacks` that came for jobs without one.
 /// `pool`: namespace and name of its HTCPool; null for the pool of the operator's flags.
 /// `batchJob`: uid of its Job, where its jobs are Pods; null before that is recorded, and where they are HTCondor's.
+/// `queue`: name of the HTCQueue that it was in last; null if it was in none.
 /// `made`, `gaveUp`, `letGo`: numbers of the transactions that recorded it, gave up jobs of it, and let it go; null or 0 if that was
 /// by an older version. `missing`: number of the one that noted that it is gone without having been let go.
 const OBJECT_COLUMNS: &[(&str, &str)] = &[
@@ -82,6 +83,7 @@ const OBJECT_COLUMNS: &[(&str, &str)] = &[
     ("missing", "integer"),
     ("pool", "text"),
     ("batchJob", "text"),
+    ("queue", "text"),
 ];
 
 /// Columns added to `wishes`.

@@ -116,15 +116,15 @@ pub(super) fn write_object(
     connection
         .prepare_cached(&format!(
             "insert into objects(uid, namespace, name, phase, isNew, epoch, startedAt, completedAt, released, conditions, knownAt,
-                expiredAt, givenUp, releasedAt, exceeded, made, letGo, pool, gaveUp)
+                expiredAt, givenUp, releasedAt, exceeded, made, letGo, pool, gaveUp, queue)
              values (?1, ?2, ?3, ?4, ?5, (select value from ledger where key = 'epoch'), ?6, ?7, ?8, ?9, ?10, ?11, ?12,
                 iif(?8, ?10, null), ?13, {NUMBER}, iif(?8, {NUMBER}, null), ?14,
-                iif(?12 > 0, {NUMBER}, null))
+                iif(?12 > 0, {NUMBER}, null), ?15)
              on conflict(uid) do update set phase = excluded.phase, startedAt = excluded.startedAt,
                 completedAt = excluded.completedAt, released = excluded.released, conditions = excluded.conditions,
                 expiredAt = excluded.expiredAt, givenUp = excluded.givenUp, releasedAt = excluded.releasedAt,
                 exceeded = excluded.exceeded, letGo = iif(excluded.released, coalesce(objects.letGo, excluded.letGo), null),
-                missing = null,
+                missing = null, queue = coalesce(excluded.queue, objects.queue),
                 gaveUp = iif(excluded.givenUp > 0, coalesce(objects.gaveUp, excluded.gaveUp), null)"
         ))
         .and_then(|mut statement| {
@@ -143,6 +143,7 @@ pub(super) fn write_object(
                 known.given_up,
                 known.cut_short.map(|cut| <&str>::from(cut.exceeded)),
                 pool.map(ObjectName::to_string),
+                known.queue,
             ])
         })
         .map(drop)

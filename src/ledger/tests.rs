@@ -40,6 +40,7 @@ pub(super) fn known(phase: Phase) -> Known {
         cut_short: None,
         given_up: 0,
         released: false,
+        queue: None,
         conditions: vec![condition],
     }
 }
@@ -780,4 +781,24 @@ impl Ledger {
         let released = Known { released: true, ..known(Phase::Terminating) };
         self.save(save(released, Vec::new(), Vec::new())).await.unwrap();
     }
+}
+
+/// Where it is in a queue that is gone nothing else shows it.
+#[tokio::test]
+async fn the_queue_that_it_was_in_last_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("htcjobs.db");
+    let in_queue = |queue: &str| Known { queue: Some(queue.to_owned()), ..known(Phase::Pending) };
+    let ledger = Ledger::open_alone(&path).unwrap();
+    ledger.save(save(known(Phase::Pending), Vec::new(), Vec::new())).await.unwrap();
+    assert_eq!(ledger.load(&uid()).await.unwrap().known.unwrap().queue, None);
+    for queue in ["first", "second"] {
+        ledger.save(save(in_queue(queue), Vec::new(), Vec::new())).await.unwrap();
+    }
+    ledger.close().await;
+    let ledger = Ledger::open_alone(&path).unwrap();
+    let record = ledger.load(&uid()).await.unwrap();
+    assert_eq!((record.known.unwrap().queue.as_deref(), record.queue), (Some("second"), None));
+    let runs = ledger.load_runs(&uid()).await.unwrap();
+    assert_eq!(runs.known.unwrap().queue.as_deref(), Some("second"));
 }

@@ -238,6 +238,7 @@ impl<'a> Run<'a> {
                 cut_short: None,
                 given_up: 0,
                 released: false,
+                queue: None,
                 conditions: Vec::new(),
             },
         };

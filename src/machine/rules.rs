@@ -147,6 +147,8 @@ pub struct Rules {
     pub inherited_is_presence: bool,
     /// Of an object in a queue nothing is submitted or released that has no room there.
     pub granted_first: bool,
+    /// The queue that an object is in is kept with it: it is in that one also when nothing else shows it any more.
+    pub queue_is_kept: bool,
     /// Held jobs give their room back only once an answer from after the last hold and release shows them held.
     pub room_until_held: bool,
     /// What was tried and waits uses its room until it is proved that it never was and never will be accepted.
@@ -194,6 +196,7 @@ impl Rules {
         ask_after_report: true,
         inherited_is_presence: true,
         granted_first: true,
+        queue_is_kept: true,
         room_until_held: true,
         absent_is_proved: true,
         lent_for_a_try: true,

@@ -21,6 +21,7 @@ use super::line::Named;
 use super::plan::Outcome;
 use super::shown::{NO_NAMESPACE, condition, status};
 use super::state::{Queueing, Queues};
+use crate::api::text::harmless;
 use crate::api::{ACTIVE, Condition, Guarded, HTCQueue, HTCQueueStatus, Observed, Wake};
 use crate::fence::Fence;
 use crate::kubernetes::{self, ApiError, MANAGER, limited, unless_changed};
@@ -32,6 +33,8 @@ const TOGETHER: Duration = Duration::from_millis(50);
 const AGAIN: Duration = Duration::from_secs(1);
 /// The status of a queue is written once in this time at most.
 const SELDOM: Duration = Duration::from_secs(5);
+/// Most bytes that are repeated of why an HTCQueue cannot be read.
+const WORDS: usize = 300;
 /// Most grants in one transaction.
 const AT_ONCE: usize = 500;
 
@@ -108,7 +111,7 @@ impl QueueKeeper {
     async fn watch_queues(&self) {
         let api: Api<ObservedQueue> = Api::all(self.client.clone());
         let mut told = String::new();
-        let mut listing = HashMap::new();
+        let mut listing = Vec::new();
         let mut events = Box::pin(watcher(api, watcher::Config::default()).default_backoff());
         while let Some(event) = events.next().await {
             match event {
@@ -119,12 +122,14 @@ impl QueueKeeper {
                     }
                     self.seen(event, &mut listing);
                 }
-                Err(error) => self.cannot_list("HTCQueues", &error, &mut told, |queues, result| {
-                    // Where the kind is not known there is none of it.
-                    let none = matches!(&error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404);
+                Err(error) => self.cannot_list("HTCQueues", &error, &mut told, |queues, why| {
+                    // That proves nothing about queues: their kind may be installed, and they created, in the next moment.
+                    let no_kind = matches!(&error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404);
                     queues.with(|state| {
-                        if !matches!(state.world.listed, Some(Ok(()))) {
-                            state.world.listed = Some(if none { Ok(()) } else { Err(result) });
+                        if no_kind {
+                            state.world.listed = Some(Err(NO_KIND.to_owned()));
+                        } else if !matches!(state.world.listed, Some(Ok(()))) {
+                            state.world.listed = Some(Err(cannot("list HTCQueues", &why)));
                         }
                     });
                 }),
@@ -132,33 +137,21 @@ impl QueueKeeper {
         }
     }
 
-    fn seen(&self, event: watcher::Event<ObservedQueue>, listing: &mut HashMap<String, Named>) {
+    fn seen(&self, event: watcher::Event<ObservedQueue>, listing: &mut Vec<(String, Result<Named, String>)>) {
         match event {
             watcher::Event::Init => listing.clear(),
             watcher::Event::InitApply(object) => {
-                if let Some((name, queue)) = named(&object) {
-                    listing.insert(name, queue);
-                }
+                listing.push((object.name_any(), named(&object)));
                 return;
             }
-            watcher::Event::InitDone => self.queues.with(|state| {
-                state.world.queues = listing.drain().collect();
-                state.world.listed = Some(Ok(()));
-            }),
+            watcher::Event::InitDone => self.queues.with(|state| state.world.list(listing.drain(..))),
             watcher::Event::Apply(object) => {
-                let Some((name, queue)) = named(&object) else { return };
-                let same = self.queues.with(|state| {
-                    let same = state.world.queues.get(&name).is_some_and(|before| queue.is_as(before));
-                    state.world.queues.insert(name, queue);
-                    same
-                });
-                if same {
+                let (name, queue) = (object.name_any(), named(&object));
+                if !self.queues.with(|state| state.world.see(name, queue)) {
                     return;
                 }
             }
-            watcher::Event::Delete(object) => {
-                self.queues.with(|state| state.world.queues.remove(&object.name_any()));
-            }
+            watcher::Event::Delete(object) => self.queues.with(|state| state.world.gone(&object.name_any())),
         }
         self.queues.news.notify_one();
     }
@@ -170,6 +163,11 @@ impl QueueKeeper {
         let mut events = Box::pin(watcher(api, watcher::Config::default()).default_backoff());
         let labels = |object: &Guarded<PartialObjectMeta<Namespace>>| (object.name_any(), object.labels().clone());
         while let Some(event) = events.next().await {
+            // A list that is begun has not come.
+            if !matches!(event, Ok(watcher::Event::Init)) {
+                let trouble = event.as_ref().err().map(|error| (Instant::now(), error.to_string()));
+                self.queues.with(|state| state.world.namespaces_trouble = trouble);
+            }
             match event {
                 Ok(watcher::Event::Init) => listing.clear(),
                 Ok(watcher::Event::InitApply(object)) => {
@@ -193,10 +191,10 @@ impl QueueKeeper {
                 Ok(watcher::Event::Delete(object)) => {
                     self.queues.with(|state| state.world.namespaces.remove(&object.name_any()));
                 }
-                Err(error) => self.cannot_list("namespaces", &error, &mut told, |queues, result| {
+                Err(error) => self.cannot_list("namespaces", &error, &mut told, |queues, why| {
                     queues.with(|state| {
                         if !matches!(state.world.namespaces_listed, Some(Ok(()))) {
-                            state.world.namespaces_listed = Some(Err(result));
+                            state.world.namespaces_listed = Some(Err(cannot("list namespaces", &why)));
                         }
                     });
                 }),
@@ -352,20 +350,29 @@ impl QueueKeeper {
     }
 }
 
-/// What is known of a queue; none if it cannot be read.
-fn named(object: &ObservedQueue) -> Option<(String, Named)> {
-    let name = object.name_any();
+/// What users are told where the API server does not know HTCQueues.
+const NO_KIND: &str = "this operator gives room in HTCQueues (--queueing=embedded), and the API server does not serve HTCQueues: ask its administrator to apply deploy/crd, or to start the operator with --queueing=none";
+
+fn cannot(what: &str, why: &str) -> String {
+    format!(
+        "the operator cannot {what}, so that it does not know whether a queue applies: {why}; ask its administrator"
+    )
+}
+
+/// What is known of a queue; else why it cannot be read.
+fn named(object: &ObservedQueue) -> Result<Named, String> {
     match &object.0 {
         Ok(queue) => {
             let terms = Terms::of(&queue.spec);
             let (uid, generation) = (object.uid().unwrap_or_default(), object.meta().generation);
             let conditions = queue.status.iter().flat_map(|status| &status.conditions);
             let told = conditions.into_iter().find(|condition| condition.type_ == ACTIVE).cloned();
-            Some((name, Named { uid, generation, spec: queue.spec.clone(), terms, told }))
+            Ok(Named { uid, generation, spec: queue.spec.clone(), terms, told })
         }
         Err(error) => {
-            tracing::warn!(error = %error.error, htcqueue = name, "an HTCQueue cannot be read: HTCJobs do not find it");
-            None
+            let htcqueue = object.name_any();
+            tracing::warn!(error = %error.error, htcqueue, "an HTCQueue cannot be read: HTCJobs that may be in it wait");
+            Err(harmless(&error.error, WORDS))
         }
     }
 }

@@ -237,8 +237,7 @@ fn tell(
 ) -> Vec<Told> {
     let of_line = admission.waiting.iter().map(|waits| {
         let claim = &members.claims[waits.claim];
-        let own = admission.namespaces.get(&claim.namespace).map(|share| share.used).unwrap_or_default();
-        let message = words::waits(name, &queue.terms, waits, &claim.each, (&admission.used, &own));
+        let message = words::waits(name, &queue.terms, waits, &claim.each);
         let place = waits.place.map(|place| u32::try_from(place).unwrap_or(u32::MAX));
         (claim.uid.clone(), waits.jobs, QueueWait { reason: words::reason(waits.why), message, place })
     });
@@ -257,9 +256,9 @@ fn tell(
                 wait: wait.clone(),
             });
         }
-        let roughly = |wait: &QueueWait| wait.place.map(|place| words::roughly(place as usize));
+        // The message has the place, in round numbers.
         let same = entry.wait.as_ref().is_some_and(|before| before.reason == wait.reason);
-        let there = entry.wait.as_ref().is_some_and(|before| roughly(before) == roughly(&wait));
+        let there = entry.wait.as_ref().is_some_and(|before| before.message == wait.message);
         if !same || (places && !there) {
             entry.wait = Some(wait);
         } else if !there {

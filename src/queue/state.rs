@@ -74,6 +74,8 @@ pub(super) struct Entry {
     pub(super) created: i64,
     /// The queue that gave it room before.
     pub(super) bound: Option<String>,
+    /// The queue that it was in last, as the ledger has it.
+    pub(super) seen_in: Option<String>,
     pub(super) demand: Demand,
     /// What the ledger has: it is changed here only once that is durable.
     pub(super) granted: Indices,
@@ -116,6 +118,8 @@ pub struct Asker<'a> {
     pub object: &'a Observed,
     /// The queue that gave it room before.
     pub bound: Option<&'a str>,
+    /// The queue that it was in last.
+    pub seen_in: Option<&'a str>,
     /// This operator holds jobs of it.
     pub holds: bool,
 }
@@ -130,6 +134,7 @@ impl Entry {
             class: None,
             created: 0,
             bound: None,
+            seen_in: None,
             demand: Demand::one(),
             granted: Indices::default(),
             uses: Indices::default(),
@@ -175,7 +180,12 @@ impl Entry {
     }
 
     fn asks(&self) -> Asks<'_> {
-        Asks { namespace: &self.namespace, label: self.label.as_deref(), bound: self.bound.as_deref() }
+        Asks {
+            namespace: &self.namespace,
+            label: self.label.as_deref(),
+            bound: self.bound.as_deref(),
+            seen_in: self.seen_in.as_deref(),
+        }
     }
 
     pub(super) fn line(&self, world: &World) -> Line {
@@ -211,6 +221,8 @@ pub struct Decided<'a> {
     pub name: &'a ObjectName,
     /// The queue that gave it room before, as the ledger had it before the decision.
     pub bound: Option<&'a str>,
+    /// The queue that it was in last, after the decision.
+    pub seen_in: Option<&'a str>,
     /// What it had there.
     pub granted: &'a Indices,
     /// What one of its jobs uses; none if the spec cannot be read: then it is as it was.
@@ -248,6 +260,7 @@ impl Queues {
             let entry = Entry {
                 demand: demand.unwrap_or_else(Demand::one),
                 bound: record.queue.clone(),
+                seen_in: record.known.as_ref().and_then(|known| known.queue.clone()),
                 uses: record.in_use(),
                 granted: record.granted,
                 last: grant.map(|grant| grant.number).unwrap_or_default(),
@@ -275,7 +288,7 @@ impl Queues {
 
     /// The queue that the object is in, as far as a decision needs to know; none if it needs room in none.
     pub fn fact(&self, asker: &Asker<'_>) -> Option<Queued> {
-        let Asker { uid, namespace, object, bound, .. } = *asker;
+        let Asker { uid, namespace, object, bound, seen_in, .. } = *asker;
         let label = object.labels().get(QUEUE_NAME).map(String::as_str);
         if self.mode == Queueing::Kueue {
             return self.kueue_fact(asker, label);
@@ -284,21 +297,24 @@ impl Queues {
             return label.map(|queue| Queued {
                 queue: queue.to_owned(),
                 waits: Some(QueueWait { reason: Reason::Misconfigured, message: no_queues(queue), place: None }),
+                closed: true,
                 ..Queued::default()
             });
         }
         self.with(|state| {
-            let line = state.world.line(Asks { namespace, label, bound });
+            let line = state.world.line(Asks { namespace, label, bound, seen_in });
             let entry = state.htcjobs.get_mut(uid);
             let wait = entry.as_ref().and_then(|entry| entry.wait.clone());
             if let Some(entry) = entry {
                 entry.goes_by(line.clone(), wait.clone());
             }
             match line {
-                Line::Free => None,
+                Line::Free(_) => None,
                 Line::In { queue, drained } => Some(Queued { queue, waits: wait, drained, ..Queued::default() }),
-                Line::Out { queue, wait } => Some(Queued { queue, waits: Some(wait), ..Queued::default() }),
-                Line::NotYet { queue } => Some(Queued { queue, ..Queued::default() }),
+                Line::Out { queue, wait } => {
+                    Some(Queued { queue, waits: Some(wait), closed: true, ..Queued::default() })
+                }
+                Line::NotYet { queue, wait } => Some(Queued { queue, waits: wait, closed: true, ..Queued::default() }),
             }
         })
     }
@@ -308,7 +324,7 @@ impl Queues {
         if !self.give_room() {
             return;
         }
-        let Decided { object, uid, name, bound, granted, demand, room, over, progress } = decided;
+        let Decided { object, uid, name, bound, seen_in, granted, demand, room, over, progress } = decided;
         let changed = self.with(|state| {
             let label = |key: &str| object.labels().get(key).cloned();
             let created = object.creation_timestamp().map_or(0, |time| time.0.as_second());
@@ -321,6 +337,7 @@ impl Queues {
                 granted: (*granted).clone(),
                 ..Entry::new(&name.namespace)
             });
+            entry.seen_in = seen_in.map(str::to_owned);
             let (label, class) = (label(QUEUE_NAME), label(PRIORITY_CLASS));
             let demand = demand.unwrap_or(entry.demand);
             let granted = if room.gives_back.is_empty() {
@@ -410,17 +427,15 @@ impl Queues {
         self.looked_at(object, false);
     }
 
-    /// An object is gone, and its room with it.
+    /// An object is gone, and its room with it. If it was the last that had to be looked at, others may get room now.
     pub fn forget(&self, uid: &Uid) {
-        let had = self.with(|state| {
-            if let Some(first) = &mut state.first {
-                first.remove(uid);
-            }
+        let news = self.with(|state| {
+            let was_last = state.first.as_mut().is_some_and(|first| first.remove(uid) && first.is_empty());
             state.kueue.troubles.remove(uid);
             let another = state.kueue.others.remove(uid);
-            state.htcjobs.remove(uid).is_some() || another
+            state.htcjobs.remove(uid).is_some() || another || was_last
         });
-        if had {
+        if news {
             self.tell_news();
         }
     }

@@ -113,10 +113,10 @@ impl State {
     /// That of an `HTCJob`, and why it waits; none if it is in no queue, or is over.
     pub(super) fn of(entry: &Entry, line: &Line, wait: Option<&QueueWait>) -> Option<Self> {
         let (drained, wait) = match line {
-            Line::Free => return None,
+            Line::Free(_) => return None,
             Line::In { drained, .. } => (*drained, wait),
             Line::Out { wait, .. } => (false, Some(wait)),
-            Line::NotYet { .. } => (false, None),
+            Line::NotYet { wait, .. } => (false, wait.as_ref()),
         };
         let (has, asks) = (entry.has_some(), !entry.asks.is_empty());
         let never = |wait: &QueueWait| {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt as _;
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -83,6 +84,7 @@ fn decided_all(queues: &Queues, object: &Observed, room: &Room, demand: Option<D
         uid: &uid,
         name: &name,
         bound: None,
+        seen_in: None,
         granted,
         demand,
         room,
@@ -94,7 +96,7 @@ fn decided_all(queues: &Queues, object: &Observed, room: &Room, demand: Option<D
 
 fn fact(queues: &Queues, object: &Observed) -> Option<Queued> {
     let uid = Uid::from(object.uid().unwrap().as_str());
-    queues.fact(&Asker { uid: &uid, namespace: "ns", object, bound: None, holds: false })
+    queues.fact(&Asker { uid: &uid, namespace: "ns", object, bound: None, seen_in: None, holds: false })
 }
 
 fn listed(queues: &Queues, objects: &[&Observed]) {
@@ -125,6 +127,44 @@ fn nothing_is_granted_before_all_of_the_first_list_were_looked_at() {
     assert!(granted(&queues).is_empty() && queues.plan().begun);
     decided(&queues, &b, ["0", "", ""]);
     assert_eq!(granted(&queues), [("b".to_owned(), "0".to_owned()), ("a".to_owned(), "0-1".to_owned())]);
+}
+
+/// The last HTCJob that was to be looked at is deleted instead.
+#[test]
+fn who_goes_before_being_looked_at_holds_up_nobody() {
+    let (queues, a, b) = (queues(), object("a", Some("q")), object("b", Some("q")));
+    with_quota(&queues, 1);
+    listed(&queues, &[&a, &b]);
+    decided(&queues, &a, ["", "0", ""]);
+    assert!(granted(&queues).is_empty());
+    let news = || queues.news.notified().now_or_never().is_some();
+    news();
+    queues.forget(&"b".into());
+    assert!(news());
+    assert_eq!(granted(&queues), pair("a", "0"));
+}
+
+/// It names no amount that is another one a moment later.
+#[test]
+fn what_is_said_while_one_waits_stays_true() {
+    let (queues, a, b) = (queues(), object("a", Some("q")), object("b", Some("q")));
+    with_quota(&queues, 3);
+    listed(&queues, &[&a, &b]);
+    decided(&queues, &a, ["0-2", "", ""]);
+    decided(&queues, &b, ["", "0-2", ""]);
+    let says = |queues: &Queues| {
+        drop(queues.plan());
+        fact(queues, &b).unwrap().waits.unwrap().message
+    };
+    let before = says(&queues);
+    with_quota(&queues, 2);
+    queues.with(|state| state.placed = None);
+    let after = says(&queues);
+    assert!(before.contains("3 jobs, has no room") && after.contains("2 jobs, has no room"), "{before}\n{after}");
+    // Two of three have ended.
+    decided(&queues, &a, ["0-1", "", "2"]);
+    queues.with(|state| state.placed = None);
+    assert_eq!(says(&queues), after);
 }
 
 #[test]

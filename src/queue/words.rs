@@ -47,9 +47,10 @@ pub const fn reason(why: Why) -> Reason {
     }
 }
 
-/// Why this one waits, and behind what. `used`: by all in the queue, and by its namespace.
+/// Why this one waits, and behind what. The condition `QuotaReserved` shows it for as long as its reason and place stay what they are, so it
+/// names no amount that changes meanwhile: what is in use is in the status of the `HTCQueue`.
 #[must_use]
-pub fn waits(queue: &str, terms: &Terms, waits: &Waits, each: &Amounts, (all, own): (&Amounts, &Amounts)) -> String {
+pub fn waits(queue: &str, terms: &Terms, waits: &Waits, each: &Amounts) -> String {
     let limit = |resource: Resource, scope: Scope| {
         let limits = match scope {
             Scope::Queue => &terms.quota,
@@ -72,25 +73,20 @@ pub fn waits(queue: &str, terms: &Terms, waits: &Waits, each: &Amounts, (all, ow
         Why::Stopped => format!("HTCQueue {queue} is stopped by its administrator (stopPolicy)"),
         Why::Behind => format!("other HTCJobs are ahead of it in HTCQueue {queue}"),
         Why::Quota(resource, scope) => {
-            let (used, limits) = match scope {
-                Scope::Queue => (all, &terms.quota),
-                Scope::Namespace => (own, &terms.per_namespace),
-            };
-            let short = used.get(resource).saturating_add(each.get(resource));
-            let short = short.saturating_sub(limits.get(resource).unwrap_or_default());
-            let (used, limit) = (resource.shown(used.get(resource)), limit(resource, scope));
+            let limit = limit(resource, scope);
             let whose = match scope {
-                Scope::Queue => format!("HTCQueue {queue} has {used} of {limit} {resource} in use"),
+                Scope::Queue => format!("the quota of HTCQueue {queue}, {limit} {resource}"),
                 Scope::Namespace => {
-                    format!(
-                        "the namespace has {used} of the {limit} {resource} in use that HTCQueue {queue} gives to each"
-                    )
+                    format!("what HTCQueue {queue} gives to each namespace, {limit} {resource}")
                 }
             };
-            match short {
-                0 => whose,
-                short => format!("{whose}, and {} must come free for its next job", resource.shown(short)),
-            }
+            let needs = match resource {
+                Resource::Jobs => String::new(),
+                Resource::Cpus | Resource::Memory | Resource::Gpus => {
+                    format!(", which needs {}", resource.shown(each.get(resource)))
+                }
+            };
+            format!("{whose}, has no room for its next job{needs}")
         }
     };
     let line = waits.place.map_or_else(String::new, |number| {
@@ -143,15 +139,15 @@ mod tests {
         let terms = Terms { order: Order::FairShare, stopped: false, quota, per_namespace };
         let say = |why, before| {
             let of = Waits { claim: 0, why, jobs: 3, place: Some(4), before };
-            waits("batch", &terms, &of, &each, (&each.times(2), &each.times(1)))
+            waits("batch", &terms, &of, &each)
         };
         assert_eq!(
             say(Why::Quota(Resource::Memory, Scope::Queue), 12),
-            "3 jobs wait for room: HTCQueue batch has 1024Mi of 1024Mi memory in use, and 512Mi must come free for its next job; 4th in the queue, about 20 jobs before it"
+            "3 jobs wait for room: the quota of HTCQueue batch, 1024Mi memory, has no room for its next job, which needs 512Mi; 4th in the queue, about 20 jobs before it"
         );
         assert_eq!(
             say(Why::Quota(Resource::Jobs, Scope::Namespace), 0),
-            "3 jobs wait for room: the namespace has 1 of the 2 jobs in use that HTCQueue batch gives to each; 4th in the queue"
+            "3 jobs wait for room: what HTCQueue batch gives to each namespace, 2 jobs, has no room for its next job; 4th in the queue"
         );
         assert!(say(Why::TooLarge(Resource::Memory, Scope::Queue), 0).starts_with("each job needs 512Mi memory"));
         assert!(say(Why::Stopped, 0).contains("stopPolicy"));

@@ -197,6 +197,7 @@ pub fn known(phase: Phase) -> Known {
         cut_short: None,
         given_up: 0,
         released: false,
+        queue: None,
         conditions: Vec::new(),
     }
 }

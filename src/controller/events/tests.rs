@@ -128,6 +128,7 @@ async fn journal(teller: &Teller, namespace: &str, name: &str, rows: usize) {
         cut_short: None,
         given_up: 0,
         released: false,
+        queue: None,
         conditions: Vec::new(),
     };
     let save = Save {

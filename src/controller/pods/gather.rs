@@ -67,7 +67,8 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let named = ObjectName { namespace: name.namespace.clone(), name: job_name.clone() };
     // It had room, and waits for some again.
     let holds = bound.is_some() && context.backends.pods.job(&named, &uid).is_some_and(|job| job.suspended);
-    let queue = context.queues.fact(&Asker { uid: &uid, namespace: &name.namespace, object, bound, holds });
+    let seen_in = record.known.as_ref().and_then(|known| known.queue.as_deref());
+    let queue = context.queues.fact(&Asker { uid: &uid, namespace: &name.namespace, object, bound, seen_in, holds });
     let drained = queue.as_ref().is_some_and(|queue| queue.drained);
     let (plan, spec) = match &object.0 {
         Ok(job) => {
@@ -313,6 +314,7 @@ mod tests {
             cut_short: None,
             given_up: 0,
             released: false,
+            queue: None,
             conditions: Vec::new(),
         };
         let matters = |job: Option<&str>, completed, deleting, granted: &str| {

@@ -78,6 +78,7 @@ impl World {
             cut_short: None,
             given_up: 0,
             released: false,
+            queue: None,
             conditions: Vec::new(),
         };
         let mut save = Save {

@@ -4,7 +4,7 @@ use super::wishes::is_loose;
 use super::{Look, Run};
 use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::decide::Action;
-use crate::machine::facts::{Answer, Claim, Hold, JobState, JobStatus, LastRequest, Past, Spec, SpecRefused};
+use crate::machine::facts::{Answer, Claim, Hold, JobState, JobStatus, LastRequest, Past, Queued, Spec, SpecRefused};
 use crate::machine::ids::{Attempt, Index, JobId, Kind};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{self, Acceptance, SeenIn, Sightings};
@@ -55,6 +55,7 @@ impl Run<'_> {
     /// What the spec asks for.
     fn pursue(&mut self, spec: &Spec, sightings: &Sightings<'_>, adopting: bool) {
         let recorded: Indices = self.record.jobs.keys().copied().collect();
+        self.keep_queue();
         self.tell_wishes();
         let doubt = self.withdraw(&self.wanted(spec).without(&recorded), sightings);
         self.claim_anew();
@@ -167,12 +168,15 @@ impl Run<'_> {
             }
             self.release_wished(true);
         } else {
-            if self.conditions.is_true(ConditionType::Suspended) && self.known.started.is_some() {
-                // As in batch/v1: the deadline counts from here.
-                self.known.started = Some(self.now);
+            // Where it is not known whether the queue holds it, what was said stays.
+            if !self.facts.queue.as_ref().is_some_and(Queued::is_unknown) {
+                if self.conditions.is_true(ConditionType::Suspended) && self.known.started.is_some() {
+                    // As in batch/v1: the deadline counts from here.
+                    self.known.started = Some(self.now);
+                }
+                let message = self.why_resumed();
+                self.conditions.clear(ConditionType::Suspended, Reason::Resumed.into(), &message, self.now);
             }
-            let message = self.why_resumed();
-            self.conditions.clear(ConditionType::Suspended, Reason::Resumed.into(), &message, self.now);
             self.hold_wished();
             self.release_wished(false);
         }

@@ -18,9 +18,17 @@ impl Run<'_> {
         self.facts.queue.as_ref().filter(|_| self.rules.granted_first)
     }
 
-    /// Whether this job has room.
+    /// Notes in which queue it is, before anything is said of it.
+    pub(super) fn keep_queue(&mut self) {
+        let queue = self.facts.queue.as_ref().and_then(Queued::is_in);
+        if let (Some(queue), true) = (queue, self.rules.queue_is_kept && self.known.phase != Phase::Completed) {
+            self.known.queue = Some(queue.to_owned());
+        }
+    }
+
+    /// Whether this job has room that it may use.
     pub(super) fn has_room(&self, index: Index) -> bool {
-        self.queue().is_none() || self.record.granted.contains(index)
+        self.queue().is_none_or(|queue| !queue.closed && self.record.granted.contains(index))
     }
 
     /// Those of these jobs that have room.
@@ -59,10 +67,7 @@ impl Run<'_> {
     /// What is not submitted for lack of room. Whoever gives it wakes the object.
     pub(super) fn say_queued(&mut self) {
         let Some(queue) = self.facts.queue.as_ref() else { return };
-        let message = match &queue.waits {
-            Some(waits) => waits.message.clone(),
-            None => format!("the other jobs wait for room in {queue}"),
-        };
+        let message = queue.waits_for();
         self.say(Submitted, False, Reason::Queued, &message);
     }
 
@@ -74,7 +79,7 @@ impl Run<'_> {
             return;
         }
         let Some(queue) = &self.facts.queue else {
-            if told == Some(False) {
+            if told.is_some() {
                 let message = "no queue applies: the jobs are submitted at once";
                 self.say(QuotaReserved, True, Reason::NoQueue, message);
             }
@@ -85,7 +90,7 @@ impl Run<'_> {
         }
         let has = !self.record.granted.is_empty() || !self.record.in_use().is_empty();
         if has {
-            let message = format!("jobs of this HTCJob have room in {queue}");
+            let message = queue.gives_room();
             self.say(QuotaReserved, True, Reason::QuotaReserved, &message);
         } else if queue.drained && queue.kind == QueueKind::LocalQueue {
             // Where nothing is known yet, what was told stays.
@@ -119,6 +124,9 @@ impl Run<'_> {
                 "HTCondor has no job of this HTCJob, which waits for Kueue".to_owned()
             }
             Some(QueueKind::LocalQueue) => "spec.suspend is false, and Kueue admits the HTCJob".to_owned(),
+            Some(QueueKind::HTCQueue) if self.queue().is_some_and(|queue| queue.closed) => {
+                "spec.suspend is false. What is held stays held: no queue has room for it".to_owned()
+            }
             Some(QueueKind::HTCQueue) | None => "spec.suspend is false".to_owned(),
         }
     }

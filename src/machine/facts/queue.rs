@@ -25,6 +25,9 @@ pub struct Queued {
     pub queue: String,
     /// Why there is no room for all that it asks for; none while that is not known.
     pub waits: Option<QueueWait>,
+    /// It is gone, not for the object's namespace, or not known whether it applies: nothing begins and nothing is released, also what has
+    /// room. What runs goes on, and what is held stays held.
+    pub closed: bool,
     /// The queue holds all jobs: `stopPolicy: HoldAndDrain`, or Kueue does not admit the object any more, as `waits` says.
     /// `spec.suspend` in the facts is then true.
     pub drained: bool,
@@ -37,6 +40,43 @@ impl fmt::Display for Queued {
 }
 
 impl Queued {
+    /// The `HTCQueue` that the object is in, if that is known. Which LocalQueue of Kueue it is in says its label.
+    #[must_use]
+    pub fn is_in(&self) -> Option<&str> {
+        match self.kind {
+            QueueKind::HTCQueue if !self.closed => Some(&self.queue),
+            QueueKind::HTCQueue | QueueKind::LocalQueue => None,
+        }
+    }
+
+    /// Whether it is not known which queue applies, and nothing can be said of it.
+    #[must_use]
+    pub const fn is_unknown(&self) -> bool {
+        self.closed && self.waits.is_none()
+    }
+
+    /// What the condition `QuotaReserved` says of an object that has room.
+    #[must_use]
+    pub fn gives_room(&self) -> String {
+        match &self.waits {
+            Some(waits) if self.closed => format!("what runs of this HTCJob goes on: {}", waits.message),
+            _ => format!("jobs of this HTCJob have room in {self}"),
+        }
+    }
+
+    /// What an object waits for of which nothing can be said but that it waits.
+    #[must_use]
+    pub fn waits_for(&self) -> String {
+        match &self.waits {
+            Some(waits) => waits.message.clone(),
+            None if self.closed => {
+                "it is not known yet which queue applies: the operator is still listing HTCQueues and namespaces"
+                    .to_owned()
+            }
+            None => format!("the other jobs wait for room in {self}"),
+        }
+    }
+
     /// Why all jobs are held, if the queue holds them.
     #[must_use]
     pub fn why_drained(&self) -> Option<String> {

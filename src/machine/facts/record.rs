@@ -175,6 +175,8 @@ pub struct Known {
     pub given_up: u32,
     /// Absence was proved and journaled; the finalizer may be gone already.
     pub released: bool,
+    /// The `HTCQueue` that it was in last. Without it, or another one, nothing of it begins.
+    pub queue: Option<String>,
     /// What was last said in conditions.
     pub conditions: Vec<Condition>,
 }

@@ -133,6 +133,7 @@ mod tests {
             cut_short: None,
             given_up: 0,
             released: false,
+            queue: None,
             conditions: conditions.split_whitespace().map(condition).collect(),
         }
     }
@@ -167,7 +168,7 @@ mod tests {
     #[case::some_at_a_time("Submitted=False:Parallelism", Rest::Comes)]
     #[case::all_are_there("Submitted=True:Accepted", Rest::Comes)]
     #[case::its_files_do_not_come("Submitted=False:Staging", Rest::Waits)]
-    #[case::it_may_not_use_the_pool("Submitted=False:PoolNotAllowed", Rest::Waits)]
+    #[case::it_may_not_use_the_pool("Submitted=False:PoolNotFound", Rest::Waits)]
     #[case::the_namespace_has_enough("Submitted=False:NamespaceLimit", Rest::Waits)]
     #[case::without_room("Submitted=False:Queued QuotaReserved=False:WaitingForQuota", Rest::Waits)]
     #[case::not_known_of_its_queue("Submitted=False:Queued", Rest::Waits)]

@@ -11,7 +11,7 @@ use crate::machine::facts::{QueueKind, QueueWait, Queued};
 use crate::machine::{Indices, Uid};
 use crate::metrics::{QueueMeasured, QueuesMeasured};
 use crate::queue::amounts::{Resource, ResourceSet};
-use crate::queue::line::Line;
+use crate::queue::line::{Line, NoQueue};
 use crate::queue::plan::{Plan, grant, number};
 use crate::queue::state::{Asker, Entry, Queues, State};
 use crate::queue::states;
@@ -89,7 +89,7 @@ fn waits(reason: Reason, message: String) -> QueueWait {
 impl Queues {
     /// The queue that the object is in, as far as a decision needs to know.
     pub(in crate::queue) fn kueue_fact(&self, asker: &Asker<'_>, label: Option<&str>) -> Option<Queued> {
-        let Asker { uid, namespace, object, bound, holds } = asker;
+        let Asker { uid, namespace, object, bound, holds, .. } = asker;
         let owner = (Arc::from(*namespace), Uid::clone(uid));
         let kind = QueueKind::LocalQueue;
         let queue = bound.or(label)?;
@@ -102,7 +102,7 @@ impl Queues {
                 entry.goes_by(line.clone(), wait.clone());
             }
             let drained = matches!(line, Line::In { drained: true, .. }) && !suspend;
-            Some(Queued { kind, queue: queue.to_owned(), waits: wait, drained })
+            Some(Queued { kind, queue: queue.to_owned(), waits: wait, drained, closed: false })
         })
     }
 
@@ -113,9 +113,12 @@ impl Queues {
             let mut standings = Vec::with_capacity(state.htcjobs.len());
             let mut silent = false;
             for (uid, entry) in &state.htcjobs {
-                let Some(queue) = entry.bound.as_deref().or(entry.label.as_deref()) else {
-                    standings.push((uid.clone(), Line::Free, None));
-                    continue;
+                let queue = match NoQueue::with_kueue(entry.bound.as_deref().or(entry.label.as_deref())) {
+                    Ok(queue) => queue,
+                    Err(proof) => {
+                        standings.push((uid.clone(), Line::Free(proof), None));
+                        continue;
+                    }
                 };
                 let in_use = entry.in_use();
                 let owner = entry.owner(uid);

@@ -285,6 +285,7 @@ fn decided_room(queues: &Queues, unknown: bool, [uses, asks, gives_back]: [&str;
         uid: &uid,
         name: &name,
         bound: None,
+        seen_in: None,
         granted: &Indices::default(),
         demand: Some(Demand::one()),
         room: &room,
@@ -301,7 +302,7 @@ fn see(queues: &Queues, said: &str, version: u64) {
 
 fn fact(queues: &Queues, holds: bool) -> Queued {
     let (uid, object) = (Uid::from("u"), object());
-    queues.fact(&Asker { uid: &uid, namespace: "ns", object: &object, bound: None, holds }).unwrap()
+    queues.fact(&Asker { uid: &uid, namespace: "ns", object: &object, bound: None, seen_in: None, holds }).unwrap()
 }
 
 fn granted(queues: &Queues) -> String {

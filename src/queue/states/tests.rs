@@ -28,6 +28,8 @@ struct Life {
     jobs: [Job; 2],
     suspended: bool,
     known: bool,
+    /// The queue that it was in last.
+    seen_in: Option<String>,
 }
 
 struct World {
@@ -50,7 +52,7 @@ impl World {
             let object: Observed = object(name, label);
             let uid = Uid::from(object.uid().unwrap().as_str());
             assert!(object.finalizers().iter().any(|finalizer| finalizer == FINALIZER));
-            Life { object, uid, jobs: [Job::Missing; 2], suspended: false, known: false }
+            Life { object, uid, jobs: [Job::Missing; 2], suspended: false, known: false, seen_in: None }
         };
         let lives: Vec<Life> = [("a", Some("q")), ("b", Some("q")), ("c", None)].into_iter().map(life).collect();
         let states = vec![None; lives.len()];
@@ -72,6 +74,10 @@ impl World {
     /// As `machine::room` has it.
     fn decide(&mut self, place: usize) {
         let (_, granted, drained) = self.stands(place);
+        let now = self.queues.with(|state| Some(state.htcjobs.get(&self.lives[place].uid)?.line(&state.world)));
+        if let Some(Line::In { queue, .. }) = now {
+            self.lives[place].seen_in = Some(queue);
+        }
         let life = &self.lives[place];
         let of = |which: &[Job]| -> Indices {
             (0..).zip(&life.jobs).filter(|(_, job)| which.contains(job)).map(|(index, _)| Index(index)).collect()
@@ -92,6 +98,7 @@ impl World {
             uid: &life.uid,
             name: &name,
             bound: None,
+            seen_in: life.seen_in.as_deref(),
             granted: &Indices::default(),
             demand: Some(Demand::one()),
             room: &room,

@@ -63,7 +63,7 @@ pub fn one_quota_counts_both_backends(version: Version) {
         assert_eq!(here.job("first")["spec"]["parallelism"], 2);
         let second = here.create(&in_htcondor("second"));
         let message = wait_quota(&here, "second", "False", "WaitingForQuota");
-        assert!(message.contains("HTCQueue batch has 2 of 2 jobs in use"), "{message}");
+        assert!(message.contains("the quota of HTCQueue batch, 2 jobs, has no room"), "{message}");
         // Another index takes the place of one that has ended, as long as there is one.
         here.end(0, 0);
         here.wait_index(2);
@@ -73,7 +73,7 @@ pub fn one_quota_counts_both_backends(version: Version) {
         here.wait_running("second", 1);
         here.create(&in_queue("third", 1));
         let message = wait_quota(&here, "third", "False", "WaitingForQuota");
-        assert!(message.contains("has 2 of 2 jobs in use"), "{message}");
+        assert!(message.contains("the quota of HTCQueue batch, 2 jobs, has no room"), "{message}");
         let waits = here.get("third");
         assert_eq!(waits["status"]["state"], "Queued (1st)", "{waits:#}");
         assert!(is_true(&waits, "Submitted"), "{waits:#}");
@@ -147,7 +147,7 @@ pub fn pods_that_are_left_keep_their_room(version: Version) {
         // A third one comes and is told: by then the operator has looked at the first again.
         here.create(&in_queue("third", 1));
         let message = wait_quota(&here, "third", "False", "WaitingForQuota");
-        assert!(message.contains("has 1 of 1 jobs in use"), "{message}");
+        assert!(message.contains("the quota of HTCQueue batch, 1 jobs, has no room"), "{message}");
         assert_eq!(here.job("second")["spec"]["suspend"], true);
         here.kill_pod(&pod);
         here.end(0, 0);

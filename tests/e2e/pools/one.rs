@@ -22,8 +22,12 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
         here.create(&pools.noted(name, 2, &pool));
     }
     let message = wait_says(&here, "waits", "PoolNotFound");
-    let ways = "create the HTCPool, or delete the HTCJob and create it again with another spec.pool";
+    let ways = "spec.allowedNamespaces; or delete the HTCJob and create it again with another spec.pool";
     assert!(message.contains(&pool) && message.contains(ways), "{message}");
+    there.create(&pools.noted("own", 1, "second"));
+    let own = wait_says(&there, "own", "PoolNotFound");
+    assert!(own.contains("create the HTCPool, or delete the HTCJob"), "{own}");
+    there.delete("own");
     // What it does not say is refused.
     let other = r#"{"spec":{"pool":"another"}}"#;
     let refused = here.try_kubectl(&["patch", "htcjob", "waits", "--type=merge", "-p", other]).unwrap_err().to_string();
@@ -32,10 +36,16 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
 
     pools.describe(&there, "second", &[]);
     wait_ready(&there, "second", "Answering");
-    let message = wait_says(&here, "waits", "PoolNotAllowed");
-    assert!(message.contains("allowedNamespaces"), "{message}");
+    // Who may not use it does not learn that it is there.
+    here.create(&pools.noted("later", 1, &pool));
+    assert_eq!(wait_says(&here, "later", "PoolNotFound"), message);
+    here.delete("later");
     let allowed = serde_json::json!({ "spec": { "allowedNamespaces": [here.name] } });
     there.patch("htcpool", "second", &allowed);
+    there.create(&pools.noted("own", 1, "second"));
+    let own = wait_says(&there, "own", "PoolNotAllowed");
+    assert!(own.contains("allowedNamespaces"), "{own}");
+    there.delete("own");
     let mut own = pools.noted("own", 1, &pool);
     own["spec"]["miniCluster"] = serde_json::json!({ "size": 1 });
     here.create(&own);

@@ -53,7 +53,7 @@ pub fn a_quota_that_is_lowered_takes_nothing(version: Version) {
     queued.change("batch", &json!({ "quota": { "jobs": 1 } }));
     let later = here.create(&queued.lasting("later", 1, "batch"));
     let message = wait_quota(&here, "later", "False", "WaitingForQuota");
-    assert!(message.contains("has 3 of 1 jobs in use"), "{message}");
+    assert!(message.contains("the quota of HTCQueue batch, 1 jobs, has no room"), "{message}");
     queued.wait("batch", "more is in use than may be", |status| status["used"]["jobs"] == 3);
     assert_eq!((queued.open(&[&many]), queued.open(&[&later])), (3, 0));
     queued.site.finish("many");

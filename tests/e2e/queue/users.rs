@@ -62,11 +62,4 @@ pub fn without_queues_a_label_is_told_and_waited_for(version: Version) {
     here.kubectl(&["label", "htcjob", "labelled", "kueue.x-k8s.io/queue-name-"]);
     site.assert_complete_once(&here, "labelled", 1);
     wait_quota(&here, "labelled", "True", "NoQueue");
-    // With queues, and without the kind: nothing waits that names none.
-    let queued = Site::with(version, "", &["--queueing=embedded"]);
-    queued.bed.kube.kubectl_ok(&["delete", "crd", "htcqueues.htc.cern.ch"]).unwrap();
-    queued.bed.start_operator();
-    let there = queued.bed.namespace();
-    there.create(&queued.noted("plain", 1, ""));
-    queued.assert_complete_once(&there, "plain", 1);
 }

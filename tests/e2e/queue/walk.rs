@@ -27,7 +27,7 @@ pub fn as_in_the_seed(version: Version) {
     let second = here.create(&queued.lasting("second", 2, "batch"));
     here.wait_running("second", 1);
     let message = here.wait_says("second", "Submitted", "False", "Queued");
-    assert!(message.contains("HTCQueue batch has 2 of 2 jobs in use"), "{message}");
+    assert!(message.contains("the quota of HTCQueue batch, 2 jobs, has no room"), "{message}");
     let third = here.create(&queued.lasting("third", 1, "batch"));
     wait_state(&here, "third", "Queued (2nd)");
     let uids = [before.as_str(), &second, &third];

@@ -179,7 +179,7 @@ fn what_is_not_known_counts_as_used() {
 }
 
 #[test]
-fn one_that_is_drained_says_so_and_one_whose_queue_goes_is_free() {
+fn one_that_is_drained_says_so_and_one_to_which_no_queue_applies_is_free() {
     let mut facts = in_queue(pending(2), "0");
     facts.queue.as_mut().unwrap().drained = true;
     facts.object.spec = Ok(Spec { queue: 2, suspend: true, ..Spec::default() });
@@ -398,4 +398,73 @@ fn what_came_to_nothing_is_in_line_from_then_on() {
         Submission { refusal, absent: true, intent_at: at(-10), dead_since: Some(at(-9)), ..attempt(1, "0-2") },
     );
     assert_eq!(room_of(&facts).failed_at, Some(at(-9)));
+}
+
+/// The same facts while the queue gives nothing to anybody; none of it may be used that it gave before.
+fn closed(facts: &Facts, waits: Option<QueueWait>) -> Facts {
+    let queue = facts.queue.clone().map(|queue| Queued { closed: true, waits, ..queue });
+    Facts { queue, ..facts.clone() }
+}
+
+#[test]
+fn without_its_queue_nothing_begins() {
+    let open = in_queue(pending(3), "0-1");
+    assert_eq!(submitted(&decide(&open)), "0-1");
+    let gone = closed(&open, Some(waits(Reason::Misconfigured)));
+    let decision = decide(&gone);
+    assert_eq!(submitted(&decision), "");
+    assert_eq!(condition(&decision, ConditionType::Submitted), "False Queued");
+    let told = message(&decision, ConditionType::QuotaReserved);
+    assert_eq!(told, "what runs of this HTCJob goes on: because of Misconfigured");
+    assert_eq!(shares(&gone), ["", "2", ""], "it keeps what it has");
+    let none = closed(&in_queue(pending(3), ""), Some(waits(Reason::Misconfigured)));
+    assert_eq!(condition(&decide(&none), ConditionType::QuotaReserved), "False Misconfigured");
+    let unknown = closed(&open, None);
+    assert!(
+        message(&decide(&unknown), ConditionType::Submitted).starts_with("it is not known yet which queue applies")
+    );
+}
+
+#[test]
+fn without_its_queue_what_is_held_stays_held() {
+    let ours =
+        |index, id: &str| (job(id, JobState::Held(own_hold())), held(ad(index, id), Hold::BY_USER, Hold::SUSPENDED));
+    let mut facts = in_queue(accepted(Phase::Running, &[ours(0, "5.0"), ours(1, "5.1")]), "0-1");
+    let suspended = |facts: &mut Facts, suspend| {
+        facts.object.spec = Ok(Spec { queue: 2, suspend, ..Spec::default() });
+    };
+    suspended(&mut facts, true);
+    facts.queue.as_mut().unwrap().drained = true;
+    facts.record = decide(&facts).after.unwrap();
+    // The queue goes before the jobs have given their room back.
+    facts.record.granted = indices("0-1");
+    facts.queue.as_mut().unwrap().drained = false;
+    suspended(&mut facts, false);
+    assert_eq!(work(&decide(&facts)), Some(&Work::Release));
+    let gone = decide(&closed(&facts, Some(waits(Reason::Misconfigured))));
+    assert_eq!(work(&gone), None);
+    assert_eq!(condition(&gone, ConditionType::Suspended), "False Resumed");
+    assert!(message(&gone, ConditionType::Suspended).ends_with("What is held stays held: no queue has room for it"));
+    // After a restart it is not known yet that the queue drains it.
+    let unknown = decide(&closed(&facts, None));
+    assert_eq!((work(&unknown), condition(&unknown, ConditionType::Suspended).as_str()), (None, "True Suspended"));
+}
+
+/// What is said of it is durable with the queue of which it is said.
+#[test]
+fn the_queue_that_it_is_in_is_kept() {
+    let kept = |facts: &Facts, rules: &Rules| {
+        let decision = htc_operator::machine::decide::decide(facts, at(0), &Settings::default(), rules).unwrap();
+        decision.after.unwrap().known.unwrap().queue
+    };
+    let mut facts = in_queue(pending(3), "");
+    assert_eq!(kept(&facts, &Rules { queue_is_kept: false, ..Rules::ALL }), None);
+    assert_eq!(kept(&closed(&facts, Some(waits(Reason::Misconfigured))), &Rules::ALL), None, "it was never in it");
+    assert_eq!(kept(&facts, &Rules::ALL).as_deref(), Some("batch"));
+    facts.record.known.as_mut().unwrap().queue = Some("batch".to_owned());
+    for other in [closed(&facts, None), Facts { queue: None, ..facts.clone() }] {
+        assert_eq!(kept(&other, &Rules::ALL).as_deref(), Some("batch"));
+    }
+    facts.queue.as_mut().unwrap().queue = "other".to_owned();
+    assert_eq!(kept(&facts, &Rules::ALL).as_deref(), Some("other"));
 }

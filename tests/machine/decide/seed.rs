@@ -369,6 +369,7 @@ impl Seed {
             }),
             given_up: 0,
             released,
+            queue: None,
             conditions: self.conditions.iter().filter(in_order).cloned().collect(),
         });
         let wishes = self.wishes.iter().map(|(index, wished)| (Index(*index), wished.clone()));

@@ -238,12 +238,37 @@ fn it_is_told_whether_it_has_room() {
     assert!(is(&facts, ConditionStatus::True, Reason::NoQueue));
 }
 
+/// What runs goes on, also where it has room for more, and what is suspended stays so.
+#[rstest]
+#[case("0-3", 2, None)]
+#[case("0-1", 2, None)]
+#[case("0", 2, Some((false, 1)))]
+#[case("", 2, Some((true, 2)))]
+fn without_its_queue_no_pod_is_added(#[case] granted: &str, #[case] runs: u32, #[case] wanted: Option<(bool, u32)>) {
+    let mut facts = queued(4, Some(granted));
+    let wait = QueueWait { reason: Reason::Misconfigured, message: "it is gone".to_owned(), place: None };
+    facts.queue = Some(Queued { closed: true, waits: Some(wait), ..in_queue() });
+    assert_eq!(wants(&facts), None, "it stays suspended");
+    facts.job = JobSeen::Ours(resumed(runs));
+    assert_eq!(wants(&facts), wanted);
+}
+
+#[test]
+fn the_queue_that_it_is_in_is_kept() {
+    let kept = |facts: &Facts| decide(facts).after.unwrap().known.unwrap().queue;
+    let mut facts = queued(2, None);
+    assert_eq!(kept(&facts).as_deref(), Some("q"));
+    facts.record.known.as_mut().unwrap().queue = None;
+    facts.queue = Some(Queued { closed: true, ..in_queue() });
+    assert_eq!(kept(&facts), None);
+}
+
 /// What is evicted stays suspended, and is told why, until Kueue admits it again.
 #[test]
 fn what_kueue_evicts_is_told_so() {
     let local = |wait: Option<(Reason, &str)>, drained| {
         let waits = wait.map(|(reason, message)| QueueWait { reason, message: message.to_owned(), place: None });
-        Some(Queued { kind: QueueKind::LocalQueue, queue: "q".to_owned(), waits, drained })
+        Some(Queued { kind: QueueKind::LocalQueue, queue: "q".to_owned(), waits, drained, closed: false })
     };
     let is = |facts: &Facts, status, reason| is_said(facts, ConditionType::QuotaReserved, status, reason);
     let mut facts = queued(1, Some("0"));

@@ -67,6 +67,8 @@ pub enum Trouble {
     Suspend,
     /// A user changes `spec.parallelism`: no job, one, or two at a time.
     Parallelism,
+    /// The queue is deleted. An administrator makes it again.
+    QueueGoes,
     /// Kueue takes back what it has admitted an object with.
     Evict,
     /// The deadline of an object passes.
@@ -202,6 +204,8 @@ pub struct Sabotage {
     pub no_wait_for_strangers: bool,
     /// After a crash, all objects are taken for those of the first pool.
     pub forgets_pools: bool,
+    /// As long as it is not known which queue applies, none does.
+    pub takes_unknown_for_none: bool,
     /// Kueue's quota is given back as soon as it is wanted.
     pub gives_back_at_once: bool,
     /// Room is given back as soon as a job reports its end.

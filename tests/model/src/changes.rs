@@ -102,6 +102,12 @@ impl Model {
             | Action::Parallelism(..)
             | Action::Deadline(_)
             | Action::Resume(_) => self.ask(world, action),
+            Action::SeeQueue(op) => Self::see_queue(world, *op),
+            Action::QueueGoes => {
+                world.troubles -= 1;
+                world.queue_is_gone = true;
+            }
+            Action::QueueComes => world.queue_is_gone = false,
             Action::Admit(object) => world.workloads[usize::from(*object)] = Workload::Admitted,
             Action::Evict(object) => {
                 world.troubles -= 1;

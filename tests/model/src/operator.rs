@@ -7,8 +7,8 @@ use std::time::Duration;
 use htc_operator::api::Reason;
 use htc_operator::machine::decide::{Action as Deed, Look, decide};
 use htc_operator::machine::facts::{
-    Answer, Claim, Earlier, Evidence, Facts, History, InFlight, Known, Listed, Object, Past, Published, Queue, Queued,
-    Reach, Record, Spec, SpecRefused, Unknown, Unreadable, Why,
+    Answer, Claim, Earlier, Evidence, Facts, History, InFlight, Known, Listed, Object, Past, Published, Queue, Reach,
+    Record, Spec, SpecRefused, Unknown, Unreadable, Why,
 };
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::room::room;
@@ -103,6 +103,9 @@ impl Model {
         if let Some(broken) = broken {
             world.breaks(broken);
         }
+        if known.is_some() {
+            self.note_line(world, op, object);
+        }
         if let Some(room) = &room {
             let mut queue = crate::queue::Queue::clone(&world.operators[op].memory.queue);
             queue.decided(place, &facts.record.granted, room);
@@ -177,7 +180,7 @@ impl Model {
         };
         let inherited = self.inherited(world, op, object);
         let drained = self.is_drained(world, op, object, &record);
-        let queue = self.scene.room.map(|_| Queued { queue: "q".to_owned(), drained, ..Queued::default() });
+        let queue = self.queue_of(world, op, &record, drained);
         let spec = Spec {
             queue: self.queues[usize::from(object)],
             indexes: self

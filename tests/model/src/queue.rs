@@ -1,13 +1,15 @@
 //! A queue that all objects are in: what `queue::state` keeps, and what the keeper does with it. Or Kueue, which admits whole objects and
 //! takes that back at any time: its quota is free again when the operator gives it back.
 
+use htc_operator::api::Reason;
 use htc_operator::machine::Indices;
-use htc_operator::machine::facts::{Job, JobState, JobStatus, Record};
+use htc_operator::machine::facts::{Job, JobState, JobStatus, QueueWait, Queued, Record};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::room::Room;
 use htc_operator::queue::admit::{Claim, Order, Terms, admit};
 use htc_operator::queue::{Amounts, Limits, Resource};
 
+use crate::bounds::Trouble;
 use crate::shared::Shared;
 use crate::steps::Model;
 use crate::story::Teller;
@@ -22,6 +24,16 @@ pub struct Queue {
     looked: Vec<bool>,
     /// What is being made durable.
     granting: Vec<(u8, Indices)>,
+    sight: Sight,
+}
+
+/// What an operator knows of the queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Sight {
+    #[default]
+    NotYet,
+    There,
+    Gone,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -64,7 +76,8 @@ impl Queue {
             let known = record.known.as_ref().is_some_and(|known| !known.released);
             known.then(|| Entry { uses: record.in_use(), granted: record.granted, ..Entry::default() })
         };
-        Self { entries: rows.iter().map(entry).collect(), looked: vec![false; rows.len()], granting: Vec::new() }
+        let entries = rows.iter().map(entry).collect();
+        Self { entries, looked: vec![false; rows.len()], ..Self::default() }
     }
 
     /// As `Queues::decided` does. `granted`: as the record had it before.
@@ -129,7 +142,8 @@ impl Model {
             };
             return Self::entries(&memory.queue).map(given).filter(|(_, indices)| !indices.is_empty()).collect();
         }
-        let Some(jobs) = self.scene.room.filter(|_| memory.queue_begun()) else { return Vec::new() };
+        let is_there = self.sight(world, op) == Sight::There;
+        let Some(jobs) = self.scene.room.filter(|_| is_there && memory.queue_begun()) else { return Vec::new() };
         let terms = Terms {
             order: Order::StrictFifo,
             stopped: false,
@@ -141,6 +155,51 @@ impl Model {
         let grants = grants.map(|(place, indices)| (crate::world::number(&claims[place].uid), indices));
         let found = Self::entries(&memory.queue).map(|(object, entry)| (object, entry.found()));
         found.filter(|(_, found)| !found.is_empty()).chain(grants).collect()
+    }
+
+    /// Where the queue cannot go, it is known to be there.
+    pub fn sight(&self, world: &World, op: usize) -> Sight {
+        let goes = self.scene.kinds.contains(&Trouble::QueueGoes);
+        if goes { world.operators[op].memory.queue.sight } else { Sight::There }
+    }
+
+    pub fn truth(world: &World) -> Sight {
+        if world.queue_is_gone { Sight::Gone } else { Sight::There }
+    }
+
+    pub fn see_queue(world: &mut World, op: usize) {
+        let seen = Queue { sight: Self::truth(world), ..Queue::clone(&world.operators[op].memory.queue) };
+        world.operators[op].memory.queue = seen.into();
+    }
+
+    /// As `queue::line` has it: what was in the queue is out of it while that is gone, and what is not known to be in none waits.
+    pub fn queue_of(&self, world: &World, op: usize, record: &Record, drained: bool) -> Option<Queued> {
+        self.scene.room?;
+        let there = Queued { queue: "q".to_owned(), drained, ..Queued::default() };
+        let was_in = record.known.as_ref().is_some_and(|known| known.queue.is_some());
+        match self.sight(world, op) {
+            Sight::There => Some(there),
+            Sight::NotYet if self.broken.takes_unknown_for_none => None,
+            Sight::NotYet => Some(Queued { closed: true, ..there }),
+            Sight::Gone if !was_in => None,
+            Sight::Gone => {
+                let waits = QueueWait { reason: Reason::Misconfigured, message: String::new(), place: None };
+                Some(Queued { closed: true, waits: Some(waits), ..there })
+            }
+        }
+    }
+
+    /// Notes whether an object that is recorded now is in the queue.
+    pub fn note_line(&self, world: &mut World, op: usize, object: u8) {
+        let line = match self.sight(world, op) {
+            Sight::There => true,
+            Sight::Gone => false,
+            Sight::NotYet => return,
+        };
+        let place = usize::from(object);
+        if world.seen.lines[place].is_none() {
+            world.seen.lines[place] = Some(line);
+        }
     }
 
     /// Whether the keeper has something to do.
@@ -241,12 +300,15 @@ impl Model {
         rows.known.as_ref().is_some_and(|known| known.phase == Phase::Completed)
     }
 
-    /// HTCondor has no more jobs than there is room for, without those that the operator holds.
+    /// HTCondor has no more jobs than there is room for, without those that are held until they have room again, and those of objects
+    /// that were recorded when there was no queue.
     pub fn keeps_to_room(&self, world: &World) -> bool {
         let Some(room) = self.scene.room else { return true };
         let open = world.queued().filter(|job| {
             let held = job.ad.status == JobStatus::Held && job.ad.hold.waits_for_room();
-            !matches!(job.ad.status, JobStatus::Completed | JobStatus::Removed) && !held && !job.overdue && !job.late()
+            let free = world.seen.lines[usize::from(job.object)] == Some(false);
+            let over = matches!(job.ad.status, JobStatus::Completed | JobStatus::Removed);
+            !over && !held && !free && !job.overdue && !job.late()
         });
         open.count() as u64 <= room
     }

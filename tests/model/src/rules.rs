@@ -11,8 +11,9 @@ use crate::{Found, explore};
 
 use Trouble::{
     BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, Evict, HalfSubmission, HangingTransfer,
-    LimitPasses, LingeringRemoval, LostLedger, NewItems, NoTrace, OldObjects, OtherName, OtherSchedd, RemovedByHand,
-    Reset, Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, Suspend, Wish,
+    LimitPasses, LingeringRemoval, LostLedger, NewItems, NoTrace, OldObjects, OtherName, OtherSchedd, QueueGoes,
+    RemovedByHand, Reset, Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails,
+    Suspend, Wish,
 };
 
 const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
@@ -131,6 +132,8 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
 #[case::parallelism_is_lowered(changing(&[3], 2), |model: &mut Model| model.broken.never_narrows = true)]
 #[case::items_are_read_once(Scene { queues: &[2], parallelism: Some(1), items: true, in_step: true, deletes: 0, ..scene(1, &[NewItems]) }, |model: &mut Model| model.broken.reads_items_again = true)]
 #[case::granted_first(queued(0, &[]), |model: &mut Model| model.rules.granted_first = false)]
+#[case::queue_is_kept(queued(1, &[QueueGoes]), |model: &mut Model| model.rules.queue_is_kept = false)]
+#[case::unknown_is_not_none(queued(0, &[QueueGoes]), |model: &mut Model| model.broken.takes_unknown_for_none = true)]
 #[case::room_until_held(Scene { slow_jobs: true, ..queued(2, &[Suspend]) }, |model: &mut Model| model.rules.room_until_held = false)]
 #[case::absent_is_proved(queued(2, &[Suspend, SlowStaging]), |model: &mut Model| model.rules.absent_is_proved = false)]
 #[case::lent_for_a_try(Scene { refused: Some(Refusal::NotBegun), ..queued(0, &[]) }, |model: &mut Model| model.rules.lent_for_a_try = false)]

@@ -9,8 +9,9 @@ use crate::{explore, full};
 use Trouble::{
     BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, Evict, FailingTool, HalfSubmission,
     HangingTransfer, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, NewItems, NoTrace,
-    OldLedger, OldObjects, OtherName, OtherSchedd, Parallelism, RemovedByHand, Reset, Rotation, SecondOperator,
-    Silence, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend, Wish,
+    OldLedger, OldObjects, OtherName, OtherSchedd, Parallelism, QueueGoes, RemovedByHand, Reset, Rotation,
+    SecondOperator, Silence, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend,
+    Wish,
 };
 
 /// Reasons of conditions that ask an admin what to do.
@@ -298,6 +299,17 @@ fn queued_and_wished() {
     if full() {
         holds(&one_place("one place, suspend and wishes, for two", 2, &[Suspend, Wish]));
     }
+}
+
+/// The queue is deleted, and made again: what was in it waits meanwhile.
+#[test]
+fn queued_and_the_queue_goes() {
+    let one_place = |name, troubles, kinds| Scene { room: Some(1), ..Scene::new(name, &[1, 1], troubles, kinds) };
+    holds(&Scene { deletes: 0, slow_jobs: full(), ..one_place("the queue goes", 1, &[QueueGoes]) });
+    let alone = |name, kinds| Scene { queues: &[1], deletes: u8::from(full()), ..one_place(name, 2, kinds) };
+    holds(&alone("the queue goes, and crashes", &[QueueGoes, Crash]));
+    holds(&alone("the queue goes, and suspend", &[QueueGoes, Suspend]));
+    holds(&alone("the queue goes, and submitters", &[QueueGoes, SlowSubmitter, SlowStaging]));
 }
 
 /// The same with Kueue, which takes room back at any time: it gives it to the other object when the operator has given it back.

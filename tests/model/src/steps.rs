@@ -32,6 +32,11 @@ pub enum Action {
     Take(usize, Lane),
     /// The keeper of queues decides, or makes what it has decided durable.
     Grant(usize),
+    /// An operator sees whether the queue is there.
+    SeeQueue(usize),
+    /// The queue is deleted, or made again.
+    QueueGoes,
+    QueueComes,
     Work(usize, Lane, Luck),
     /// A transfer under way hangs from now on.
     Hang(usize),
@@ -189,11 +194,13 @@ impl Model {
             config_maps: vec![0; objects],
             workloads: vec![crate::queue::Workload::default(); objects],
             pausing: vec![false; objects],
+            queue_is_gone: false,
             seen: Seen {
                 ran: self.queues.iter().map(|queue| vec![0; each(queue)]).collect(),
                 excused: self.queues.iter().map(|queue| vec![false; each(queue)]).collect(),
                 output: self.queues.iter().map(|queue| vec![false; each(queue)]).collect(),
                 items: vec![None; objects],
+                lines: vec![None; objects],
             }
             .into(),
             broken: None,
@@ -276,6 +283,9 @@ impl Model {
             if operator.leads && self.can_grant(world, op) {
                 actions.push(Action::Grant(op));
             }
+            if self.sight(world, op) != Self::truth(world) {
+                actions.push(Action::SeeQueue(op));
+            }
             if operator.leads && !self.gone_unseen(world, op).is_empty() {
                 actions.push(Action::LookAtSubmitters(op));
             }
@@ -290,6 +300,7 @@ impl Model {
             }
         }
         actions.extend(self.admissible(world).into_iter().map(Action::Admit));
+        actions.extend(world.queue_is_gone.then_some(Action::QueueComes));
         if self.scene.two_operators && !world.operators[0].awake {
             actions.push(Action::Wake);
         }
@@ -433,6 +444,7 @@ impl Model {
                     let same = (0..).zip(&world.config_maps).filter(|(_, contents)| **contents == 0);
                     actions.extend(same.map(|(object, _)| Action::NewItems(object)));
                 }
+                Trouble::QueueGoes if !world.queue_is_gone => actions.push(Action::QueueGoes),
                 Trouble::Evict => actions.extend(Self::admitted(world).into_iter().map(Action::Evict)),
                 Trouble::Parallelism => {
                     actions.extend((0..).zip(&world.objects).flat_map(|(object, slot)| {

@@ -48,6 +48,7 @@ pub struct World {
     pub workloads: Vec<crate::queue::Workload>,
     /// The pause of each object after a submission that was refused is not over.
     pub pausing: Vec<bool>,
+    pub queue_is_gone: bool,
     pub seen: Shared<Seen>,
     pub broken: Option<Broken>,
     pub clock: i64,
@@ -232,6 +233,8 @@ pub struct Seen {
     pub output: Vec<Vec<bool>>,
     /// With which items its jobs were submitted, of each object.
     pub items: Vec<Option<u8>>,
+    /// Whether the queue was there when it was recorded, of each object.
+    pub lines: Vec<Option<bool>>,
 }
 
 /// A promise that was broken.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Action, Adjust, OwnJob, Run};
 use crate::api::ConditionStatus::{False, True};
 use crate::api::{ConditionType, Reason};
-use crate::machine::facts::{Claim, Spec, SpecRefused, Unreadable};
+use crate::machine::facts::{Claim, Queued, Spec, SpecRefused, Unreadable};
 use crate::machine::phase::Phase;
 use crate::machine::pods::facts::{Create, JobSeen};
 
@@ -24,7 +24,10 @@ impl Run<'_> {
     pub(super) fn live(&mut self) {
         if self.known.phase == Phase::Completed {
             self.leave();
-        } else if self.record.job.is_none() {
+            return;
+        }
+        self.keep_queue();
+        if self.record.job.is_none() {
             self.create();
         } else {
             self.keep();
@@ -145,7 +148,8 @@ impl Run<'_> {
         if spec.suspend {
             let message = format!("{}: the Job is suspended, and has no Pods", self.why_suspended());
             self.say(ConditionType::Suspended, True, Reason::Suspended, &message);
-        } else {
+        } else if !self.facts.queue.as_ref().is_some_and(Queued::is_unknown) {
+            // Where it is not known whether the queue holds it, what was said stays.
             let why = self.why_resumed();
             self.conditions.clear(ConditionType::Suspended, Reason::Resumed.into(), why, self.now);
         }

@@ -19,6 +19,10 @@ impl Run<'_> {
         let (room, waits) = if self.was_never_counted() {
             // It goes on as it is, and is granted that.
             (now, job.suspended)
+        } else if self.is_closed() {
+            // What runs goes on, and nothing begins.
+            let room = now.min(self.room());
+            (room, job.suspended || room == 0)
         } else {
             let room = self.room();
             // A controller that makes no Pods has nothing to tell about a smaller number: that it is suspended it tells.
@@ -31,6 +35,18 @@ impl Run<'_> {
         // Before the Job controller has seen that it was resumed, it cannot say that the Pods are gone.
         let suspend = (asked.suspend || waits) && (job.suspended || job.is_begun());
         Adjust { suspend, parallelism, ..asked }
+    }
+
+    /// Whether nothing may begin, also of what has room.
+    fn is_closed(&self) -> bool {
+        self.facts.queue.as_ref().is_some_and(|queue| queue.closed)
+    }
+
+    /// Notes in which queue it is, before anything is said of it.
+    pub(super) fn keep_queue(&mut self) {
+        if let Some(queue) = self.facts.queue.as_ref().and_then(Queued::is_in) {
+            self.known.queue = Some(queue.to_owned());
+        }
     }
 
     /// The ledger was lost, or the queue applies only since it was resumed.
@@ -69,7 +85,7 @@ impl Run<'_> {
     pub(super) fn say_quota(&mut self, spec: &Spec, job: &BatchJob) {
         let told = self.conditions.get(QuotaReserved).map(|told| told.status);
         let Some(queue @ Queued { kind, waits, drained, .. }) = &self.facts.queue else {
-            if told == Some(False) {
+            if told.is_some() {
                 self.say(QuotaReserved, True, Reason::NoQueue, "no queue applies: the jobs run at once");
             }
             return;
@@ -77,7 +93,7 @@ impl Run<'_> {
         let kept_back = self.facts.record.is_kept_back();
         let ran_before = self.record.queue.is_none() && !job.suspended && !kept_back;
         if !self.record.granted.is_empty() || ran_before {
-            let message = format!("jobs of this HTCJob have room in {queue}");
+            let message = queue.gives_room();
             self.say(QuotaReserved, True, Reason::QuotaReserved, &message);
         } else if *drained && *kind == QueueKind::LocalQueue {
             // Where nothing is known yet, what was told stays.

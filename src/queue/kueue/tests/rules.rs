@@ -216,6 +216,7 @@ fn decided_with(queues: &Queues, object: &Observed, room: &Room, progress: Progr
         object,
         uid: &uid,
         name: &ObjectName { namespace: "ns".to_owned(), name: object.name_any() },
+        seen_in: None,
         bound: None,
         granted: &Indices::default(),
         demand: Some(Demand::one()),
@@ -270,7 +271,7 @@ fn the_queue_that_gave_room_counts_before_the_label() {
     let wanted = wants(&queues).unwrap();
     assert_eq!((wanted.queue.as_deref(), wanted.bound), (Some("q"), true));
     let uid = Uid::from("u");
-    let asker = Asker { uid: &uid, namespace: "ns", object: &moved, bound: Some("q"), holds: false };
+    let asker = Asker { uid: &uid, namespace: "ns", object: &moved, bound: Some("q"), seen_in: None, holds: false };
     assert_eq!(queues.fact(&asker).unwrap().queue, "q");
 }
 
@@ -365,8 +366,12 @@ fn what_a_user_has_suspended_is_not_drained() {
     see(&queues, EVICTED, 1);
     let suspended = object_with(|object| object["spec"]["suspend"] = true.into());
     let uid = Uid::from("u");
-    let drained =
-        |object| queues.fact(&Asker { uid: &uid, namespace: "ns", object, bound: None, holds: true }).unwrap().drained;
+    let drained = |object| {
+        queues
+            .fact(&Asker { uid: &uid, namespace: "ns", object, bound: None, seen_in: None, holds: true })
+            .unwrap()
+            .drained
+    };
     let plain = object();
     assert!(drained(&plain) && !drained(&suspended));
 }

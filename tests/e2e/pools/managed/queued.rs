@@ -48,7 +48,7 @@ pub fn its_workers_come_when_it_has_room(version: Version) {
         // It asks for a worker whether or not it has jobs to run.
         let second = here.create(&queued("second", 2, json!({ "size": 1, "maxSize": 2 })));
         let message = wait_quota(&here, "second", "False", "WaitingForQuota");
-        assert!(message.contains("HTCQueue batch has 2 of 2 jobs in use"), "{message}");
+        assert!(message.contains("the quota of HTCQueue batch, 2 jobs, has no room"), "{message}");
         looks(&here, node, "second");
         // A part gets room: so many workers as that needs.
         set_quota(&cluster, 3);
