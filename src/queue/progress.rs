@@ -9,6 +9,7 @@ use crate::machine::status::Counts;
 
 /// What Kueue is told of an `HTCJob`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each stands for itself")]
 pub struct Progress {
     /// Most jobs that it has at a time.
     pub at_a_time: usize,

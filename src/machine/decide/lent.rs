@@ -112,9 +112,14 @@ impl Run<'_> {
         let recorded = all_recorded(&self.facts.object, &self.record, self.rules);
         let proof = recorded.and_then(|()| self.prove_never_accepted(&tried, sightings).map(drop));
         match proof {
-            Ok(()) | Err(Doubt::NotAskedSince | Doubt::SeenOnce | Doubt::HistoryNotAsked) => tried,
             // It is asked.
-            Err(Doubt::Unanswered(Unknown { why: Why::NotAsked, .. })) => tried,
+            Ok(())
+            | Err(
+                Doubt::NotAskedSince
+                | Doubt::SeenOnce
+                | Doubt::HistoryNotAsked
+                | Doubt::Unanswered(Unknown { why: Why::NotAsked, .. }),
+            ) => tried,
             Err(_) => Indices::default(),
         }
     }

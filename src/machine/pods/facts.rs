@@ -74,6 +74,7 @@ pub enum JobSeen {
 
 /// A Job.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is one fact of its own")]
 pub struct BatchJob {
     /// `metadata.uid`
     pub uid: JobUid,
