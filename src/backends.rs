@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kube::Client;
 
 use crate::api::{Backend, Wake};
-use crate::kubernetes_backend::{Creations, PodLogs, Site, Watched};
+use crate::kubernetes_backend::{Changes, Creations, PodLogs, Site, Watched};
 use crate::ledger::{Ledger, LedgerError, ProcRow, ProcWish, RunRow};
 use crate::machine::ids::{Index, SchedDate, Uid};
 use crate::procs::{HTCProc, Parent};
@@ -21,13 +21,15 @@ pub struct Backends {
     pub pods: Watched,
     /// Jobs that the API server has refused.
     pub creations: Creations,
+    /// Changes of Jobs that it has refused.
+    pub changes: Changes,
 }
 
 impl Backends {
     /// Nothing is seen yet.
     #[must_use]
     pub fn new(pods: Site) -> Self {
-        Self { pods: Watched::new(pods), creations: Creations::default() }
+        Self { pods: Watched::new(pods), creations: Creations::default(), changes: Changes::default() }
     }
 
     /// Sees what becomes of their jobs, and wakes the HTCJobs. Runs for as long as the operator does.
@@ -38,11 +40,13 @@ impl Backends {
     /// An HTCJob that is gone.
     pub fn forget(&self, uid: &Uid) {
         self.creations.forget(uid);
+        self.changes.forget(uid);
     }
 
     /// Forgets all HTCJobs but these.
     pub fn keep(&self, uids: &HashSet<Uid>) {
         self.creations.keep(uids);
+        self.changes.keep(uids);
     }
 }
 

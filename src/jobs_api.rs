@@ -73,6 +73,15 @@ pub struct Jobs {
 }
 
 impl Records {
+    /// Refuses a version of another ledger, as Kubernetes does with one that is too old: what has changed since is not known.
+    fn must_have_had(&self, version: i64) -> Result<(), Failure> {
+        if self.ledger.has_had(version) {
+            Ok(())
+        } else {
+            Err(Failure::expired("the version is not of this operator's ledger: list again"))
+        }
+    }
+
     /// Refuses to say anything before all `HTCJob`s were listed once: those that were not yet would look as if they were gone.
     fn must_be_complete(&self) -> Result<(), Failure> {
         let listed = *self.listed.borrow();

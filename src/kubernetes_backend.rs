@@ -1,6 +1,7 @@
 //! The cluster's own nodes as a backend: what an `HTCJob` is as a Job, and what is seen of Jobs and Pods. Nothing is written here:
 //! [`crate::controller`] does that.
 
+mod changes;
 mod creations;
 mod plan;
 mod pod_log;
@@ -13,6 +14,7 @@ mod watch;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
+pub use changes::Changes;
 pub use creations::Creations;
 pub use plan::{PodPlan, PodPlanError, Site};
 pub use pod_log::PodLogs;

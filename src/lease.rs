@@ -40,15 +40,28 @@ pub struct LeaseTimes {
     pub retry: Duration,
 }
 
-/// Another operator leads.
+/// Why a leader leads no longer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{} has taken over the Lease; this operator exits, and stands by when it is restarted",
-    if .holder.is_empty() { "somebody else" } else { .holder.as_str() }
-)]
-pub struct Lost {
-    /// Its identity; empty if it has released the Lease already.
-    pub holder: String,
+pub enum Lost {
+    /// Another operator leads.
+    #[error(
+        "{} has taken over the Lease; this operator exits, and stands by when it is restarted",
+        if .holder.is_empty() { "somebody else" } else { .holder.as_str() }
+    )]
+    TakenOver {
+        /// Its identity; empty if it has released the Lease already.
+        holder: String,
+    },
+    /// The API server's data are older than before.
+    #[error(
+        "the resourceVersion of the Lease fell from {before} to {now}: the API server's data were restored from an older copy, and its watches do not show what changes; this operator exits, and lists everything when it is restarted"
+    )]
+    Restored {
+        /// The highest `resourceVersion` that was seen.
+        before: u64,
+        /// The one that was seen last.
+        now: u64,
+    },
 }
 
 /// How well the ledger's file fits what the Lease says.
@@ -73,6 +86,30 @@ enum Obstacle {
     Api(String),
 }
 
+/// Versions of the Lease that the API server has given. etcd's revision only rises, unless etcd is restored from a copy.
+#[derive(Debug, Default)]
+struct Versions {
+    /// 0 before the first one.
+    highest: u64,
+    /// A version was seen that is not a number.
+    opaque: bool,
+}
+
+/// Why the Lease was not renewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Failed {
+    /// It is not to be renewed any more.
+    Lost(Lost),
+    /// The API server did not do as it was asked.
+    Api(String),
+}
+
+impl From<Lost> for Failed {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(lost)
+    }
+}
+
 /// One candidate.
 pub struct Candidate {
     api: Api<Lease>,
@@ -91,6 +128,7 @@ pub struct Leader {
     /// As it was last written.
     lease: Lease,
     holder: Holder,
+    versions: Versions,
 }
 
 /// What a holder writes into the Lease. The time tells it from another process of the same name.
@@ -125,7 +163,7 @@ impl Candidate {
                 Ok((lease, holder)) => {
                     self.health.leading();
                     tracing::info!(identity = %self.identity, lease = %self.name(), ledger = ledger.id(), "this operator leads");
-                    return Ok(Leader { candidate: self, lease, holder });
+                    return Ok(Leader::new(self, lease, holder));
                 }
                 Err(obstacle) => {
                     if told.as_ref() != Some(&obstacle) {
@@ -263,8 +301,40 @@ impl Candidate {
     }
 }
 
+impl Versions {
+    /// Takes in the Lease of an answer, and tells if its version is lower than an earlier one. Nothing follows from a version
+    /// that is not a number.
+    fn see(&mut self, lease: &Lease) -> Result<(), Lost> {
+        let Some(version) = &lease.metadata.resource_version else { return Ok(()) };
+        match version.parse() {
+            Ok(now) if now < self.highest => Err(Lost::Restored { before: self.highest, now }),
+            Ok(now) => {
+                self.highest = now;
+                Ok(())
+            }
+            Err(_) => {
+                if !std::mem::replace(&mut self.opaque, true) {
+                    tracing::warn!(
+                        %version,
+                        "the resourceVersion of the Lease is not a number: the operator cannot notice that the API server's data are restored; restart it after a restore"
+                    );
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
 impl Leader {
-    /// Renews until another operator leads. While the API server is away the fence closes; it opens again if nobody else
+    fn new(candidate: Candidate, lease: Lease, holder: Holder) -> Self {
+        let mut versions = Versions::default();
+        // The first one is higher than none.
+        let _ = versions.see(&lease);
+        Self { candidate, lease, holder, versions }
+    }
+
+    /// Renews until another operator leads, or the API server's data are restored from a copy: what is cached, and the
+    /// watches that go on from a later version, are of no use then. While the API server is away the fence closes; it opens again if nobody else
     /// has led meanwhile. So it is while the ledger hangs: its leader can do nothing, and must not keep others from leading.
     pub async fn keep(&mut self, ledger: &Ledger, fence: &Fence) -> Lost {
         let patience = self.candidate.times.renew_deadline;
@@ -292,8 +362,8 @@ impl Leader {
                     }
                     failing = false;
                 }
-                Err(Obstacle::Held(holder)) => return Lost { holder },
-                Err(Obstacle::Api(message)) => {
+                Err(Failed::Lost(lost)) => return lost,
+                Err(Failed::Api(message)) => {
                     if !failing {
                         tracing::warn!(%message, "the Lease could not be renewed; after {patience:?} without it nothing is begun");
                     }
@@ -303,26 +373,31 @@ impl Leader {
         }
     }
 
-    async fn renew(&mut self, ledger: &Ledger, fence: &Fence) -> Result<(), Obstacle> {
+    async fn renew(&mut self, ledger: &Ledger, fence: &Fence) -> Result<(), Failed> {
         let began = self.candidate.clock.reading();
-        let renewed = self.rewrite(ledger, &self.holder, fence);
+        let holder = self.holder.clone();
+        let renewed = self.rewrite(ledger, &holder, fence);
         self.lease = around(Point::BeforeLeaseRenewed, renewed, Point::AfterLeaseRenewed).await?;
         fence.extend(began, self.candidate.times.renew_deadline);
         Ok(())
     }
 
-    async fn rewrite(&self, ledger: &Ledger, holder: &Holder, fence: &Fence) -> Result<Lease, Obstacle> {
+    async fn rewrite(&mut self, ledger: &Ledger, holder: &Holder, fence: &Fence) -> Result<Lease, Failed> {
         if let Ok(lease) = self.candidate.write(self.lease.clone(), ledger, holder).await {
+            self.versions.see(&lease)?;
             return Ok(lease);
         }
         // It has changed since, perhaps by a renewal of ours whose answer was lost.
-        let found = self.candidate.get().await.map_err(Obstacle::Api)?.unwrap_or_default();
+        let found = self.candidate.get().await.map_err(Failed::Api)?.unwrap_or_default();
+        self.versions.see(&found)?;
         self.still_ours(&found, fence)?;
-        self.candidate.write(found, ledger, holder).await.map_err(Obstacle::Api)
+        let lease = self.candidate.write(found, ledger, holder).await.map_err(Failed::Api)?;
+        self.versions.see(&lease)?;
+        Ok(lease)
     }
 
     /// A Lease that was deleted is made again, but not once the fence has closed: somebody may have led since, and gone.
-    fn still_ours(&self, found: &Lease, fence: &Fence) -> Result<(), Obstacle> {
+    fn still_ours(&self, found: &Lease, fence: &Fence) -> Result<(), Lost> {
         let spec = found.spec.clone().unwrap_or_default();
         let deleted = found.metadata.resource_version.is_none();
         let holder = spec.holder_identity.unwrap_or_default();
@@ -330,20 +405,20 @@ impl Leader {
         if ours || (deleted && fence.check() != Err(Refused::NotLeading)) {
             Ok(())
         } else {
-            Err(Obstacle::Held(holder))
+            Err(Lost::TakenOver { holder })
         }
     }
 
     /// Lets the next operator lead at once. Only when nothing that this one began is under way any more.
-    pub async fn release(self, ledger: &Ledger, fence: &Fence) {
+    pub async fn release(mut self, ledger: &Ledger, fence: &Fence) {
         let nobody = Holder {
             identity: String::new(),
             duration: Duration::from_secs(1),
             acquired: self.holder.acquired.clone(),
         };
         let released = Box::pin(self.rewrite(ledger, &nobody, fence));
-        if let Err(obstacle) = around(Point::BeforeLeaseReleased, released, Point::AfterLeaseReleased).await {
-            tracing::info!(?obstacle, "the Lease is not released; it expires by itself");
+        if let Err(failed) = around(Point::BeforeLeaseReleased, released, Point::AfterLeaseReleased).await {
+            tracing::info!(?failed, "the Lease is not released; it expires by itself");
         }
     }
 }
@@ -399,7 +474,7 @@ mod tests {
         candidate.times = LeaseTimes { renew_deadline: deadline, retry: Duration::from_millis(1), ..candidate.times };
         let holder = Holder { identity: "us".to_owned(), duration: candidate.times.duration, acquired: None };
         let (clock, health) = (candidate.clock, Health::default());
-        let mut leader = Leader { candidate, lease: Lease::default(), holder };
+        let mut leader = Leader::new(candidate, Lease::default(), holder);
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(&folder.path().join("ledger.db"), &crate::metrics::Metrics::default(), &health);
         let (ledger, fence) = (ledger.unwrap(), Fence::new(clock));
@@ -411,6 +486,20 @@ mod tests {
         while server.accept().is_err() {
             assert!(tokio::time::timeout(deadline, leader.keep(&ledger, &fence)).await.is_err());
         }
+    }
+
+    #[test]
+    fn a_version_that_falls_means_a_restore() {
+        let versioned = |version: Option<&str>| {
+            let resource_version = version.map(ToOwned::to_owned);
+            Lease { metadata: ObjectMeta { resource_version, ..ObjectMeta::default() }, spec: None }
+        };
+        let mut versions = Versions::default();
+        for version in [None, Some("9"), Some("9"), Some("10"), Some("opaque"), None, Some("100")] {
+            assert_eq!(versions.see(&versioned(version)), Ok(()), "{version:?}");
+        }
+        let restored = Lost::Restored { before: 100, now: 11 };
+        assert_eq!(versions.see(&versioned(Some("11"))), Err(restored));
     }
 
     fn record(holder: &str, seconds: i32, renewed: i64) -> LeaseSpec {

@@ -171,6 +171,9 @@ async fn analysis(jobs: &Jobs, found: &Found) -> Result<HttpResponse, Failure> {
 
 async fn list(jobs: &Jobs, namespace: Option<&str>, query: Query) -> Result<HttpResponse, Failure> {
     let newest = jobs.records.ledger.sequence();
+    if let Some(from) = &query.from {
+        jobs.records.must_have_had(from.version)?;
+    }
     let version = query.from.as_ref().map_or(newest, |from| from.version);
     let walk = Walk::new(jobs.records.clone(), namespace, query.selection, query.from.as_ref()).await?;
     let page =

@@ -82,8 +82,8 @@ impl Watching {
         watch: Watch,
     ) -> Result<Self, Failure> {
         let began = records.ledger.sequence();
-        if watch.since.is_some_and(|since| since > began) {
-            return Err(Failure::expired("the version is not of this operator's ledger: list again"));
+        if let Some(since) = watch.since {
+            records.must_have_had(since)?;
         }
         let selection = query.selection.clone();
         let htcjobs = HTCJobs::listed(records.clone(), namespace, &selection).await?;

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::writer::{Files, Message, Task, Writer, checkpoint};
 use super::{LedgerError, schema};
 use crate::api::Identity;
+use crate::clock::Clock;
 use crate::failpoint::{self, Point, around};
 use crate::health::Health;
 use crate::metrics::Metrics;
@@ -30,6 +31,8 @@ pub struct Ledger {
     sender: SyncSender<Message>,
     id: Arc<str>,
     fresh: bool,
+    /// Its sequence number when it was made, or took its id; 0 if an older version made it.
+    begun: i64,
     sequence: Arc<AtomicI64>,
     /// When the youngest object was first known whose rows are removed; 0 if none are.
     pub(super) forgotten: Arc<AtomicI64>,
@@ -53,7 +56,7 @@ impl Ledger {
         failpoint::at(Point::BeforeLedgerMade);
         schema::migrate(&connection)?;
         failpoint::at(Point::LedgerWithoutId);
-        let id = ledger_id(&connection)?;
+        let (id, begun) = ledger_id(&connection)?;
         failpoint::at(Point::AfterLedgerMade);
         // What an operator left in the log that was killed, for who looks at the file.
         checkpoint(&connection);
@@ -73,7 +76,7 @@ impl Ledger {
             .spawn(move || writer.serve(&receiver))
             .map_err(|source| LedgerError::Open { path: path.to_owned(), source: source.into() })?;
         let (shown, metrics, health) = (Arc::default(), metrics.clone(), health.clone());
-        Ok(Self { sender, id: id.into(), fresh, sequence, forgotten, shown, metrics, health })
+        Ok(Self { sender, id: id.into(), fresh, begun, sequence, forgotten, shown, metrics, health })
     }
 
     /// One that nobody asks how it is.
@@ -94,11 +97,18 @@ impl Ledger {
         self.fresh
     }
 
-    /// How many transactions have changed the file since it was made. A copy that is put back has a lower number than the
-    /// Lease does.
+    /// Number of the last transaction that has changed the file. The first one follows the time, in ms since 1970, at which the file was
+    /// made or took its id, so that no two ledgers count alike. A copy that is put back has a lower number than the Lease does.
     #[must_use]
     pub fn sequence(&self) -> i64 {
         self.sequence.load(Ordering::SeqCst)
+    }
+
+    /// Whether a sequence number is one that this ledger has had under its id. A number of another ledger, or one from before this file
+    /// [began anew](Self::begin_anew), is not.
+    #[must_use]
+    pub fn has_had(&self, sequence: i64) -> bool {
+        (self.begun..=self.sequence()).contains(&sequence)
     }
 
     /// How long the file has been at one step while somebody waits for the answer: long if its volume hangs, and not because
@@ -128,17 +138,29 @@ impl Ledger {
     /// Takes a new id: this file does not know all that happened. Every object that carries the old one is then treated as
     /// another ledger's, and no row of before counts as that of a new object.
     pub async fn begin_anew(&mut self) -> Result<(), LedgerError> {
-        let renamed = self.run(|connection| {
-            connection
-                .execute_batch(
+        let now = Clock::default().now().0;
+        let renamed = self.run(move |connection| {
+            (|| {
+                connection.execute_batch(
                     "update ledger set value = lower(hex(randomblob(8))) where key = 'id';
                      update ledger set value = value + 1 where key = 'epoch'",
-                )
-                .and_then(|()| read_id(connection))
-                .map_err(LedgerError::sql("take a new id"))
+                )?;
+                // The transaction adds one.
+                connection.execute(
+                    "update ledger set value = max(cast(value as integer), ?1) where key = 'sequence'",
+                    [now],
+                )?;
+                connection.execute(
+                    "insert or replace into ledger(key, value)
+                     select 'begun', cast(value as integer) + 1 from ledger where key = 'sequence'",
+                    [],
+                )?;
+                read_id(connection)
+            })()
+            .map_err(LedgerError::sql("take a new id"))
         });
-        let id = around(Point::BeforeLedgerAnew, renamed, Point::AfterLedgerAnew).await?;
-        self.id = id.into();
+        let (id, begun) = around(Point::BeforeLedgerAnew, renamed, Point::AfterLedgerAnew).await?;
+        (self.id, self.begun) = (id.into(), begun);
         Ok(())
     }
 
@@ -241,28 +263,33 @@ fn has_ledger_id(connection: &Connection) -> Result<bool, LedgerError> {
         .map_err(LedgerError::sql("read its tables"))
 }
 
-/// The ledger's id: random, made once.
-fn ledger_id(connection: &Connection) -> Result<String, LedgerError> {
+/// The ledger's id, random and made once, and its sequence number at that time.
+fn ledger_id(connection: &Connection) -> Result<(String, i64), LedgerError> {
     let sql = LedgerError::sql("read its id");
+    let now = Clock::default().now().0;
     (|| {
         connection.execute(
-            "insert or ignore into ledger(key, value)
-             values ('id', lower(hex(randomblob(8)))), ('epoch', '1'), ('sequence', '0')",
-            [],
+            "insert into ledger(key, value)
+             select column1, column2
+             from (values ('id', lower(hex(randomblob(8)))), ('epoch', '1'), ('sequence', ?1), ('begun', ?1))
+             where not exists (select 1 from ledger where key = 'id')",
+            [now],
         )?;
         read_id(connection)
     })()
     .map_err(sql)
 }
 
-fn read_id(connection: &Connection) -> rusqlite::Result<String> {
-    connection.query_row("select value from ledger where key = 'id'", [], |row| row.get(0))
+fn read_id(connection: &Connection) -> rusqlite::Result<(String, i64)> {
+    connection.query_row(
+        "select value, (select cast(value as integer) from ledger where key = 'begun') from ledger where key = 'id'",
+        [],
+        |row| Ok((row.get(0)?, row.get::<_, Option<i64>>(1)?.unwrap_or(0))),
+    )
 }
 
 fn stored_sequence(connection: &Connection) -> Result<i64, LedgerError> {
-    connection
-        .query_row("select cast(value as integer) from ledger where key = 'sequence'", [], |row| row.get(0))
-        .map_err(LedgerError::sql("read its sequence number"))
+    super::writer::stored_sequence(connection).map_err(LedgerError::sql("read its sequence number"))
 }
 
 /// When the youngest object was first known whose rows are removed; 0 if none are.

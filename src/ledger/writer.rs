@@ -137,33 +137,43 @@ impl Writer {
         let answers = tasks.into_iter().map(run).collect();
         self.health.ledger_at_work();
         let changed = transaction.total_changes() != before;
-        let next = self.sequence.load(Ordering::SeqCst) + i64::from(changed);
-        let stored = if changed { store_sequence(&transaction, next) } else { Ok(()) };
-        let committed = stored.and_then(|()| transaction.commit());
-        if committed.is_ok() {
+        // A statement may have raised it.
+        let stored = if changed { count(&transaction).map(Some) } else { Ok(None) };
+        let committed = stored.and_then(|next| transaction.commit().map(|()| next));
+        if let Ok(Some(next)) = committed {
             self.sequence.store(next, Ordering::SeqCst);
         }
         // Asked again, since an answer means that it is there to stay.
-        let stays = committed.map_err(NotCommitted::from).and_then(|()| self.files.check());
+        let stays = committed.map_err(NotCommitted::from).and_then(|_| self.files.check());
         (answers, stays.map(|()| changed))
     }
 
     /// Whether the file can be written again; that it can be read does not tell.
     fn can_write(&self) -> bool {
-        let next = self.sequence.load(Ordering::SeqCst) + 1;
-        let stored = store_sequence(&self.connection, next).is_ok();
-        if stored {
-            self.sequence.store(next, Ordering::SeqCst);
+        match count(&self.connection) {
+            Ok(next) => {
+                self.sequence.store(next, Ordering::SeqCst);
+                true
+            }
+            Err(_) => false,
         }
-        stored
     }
 }
 
-fn store_sequence(connection: &Connection, sequence: i64) -> rusqlite::Result<()> {
+/// Counts one transaction more; its number.
+fn count(connection: &Connection) -> rusqlite::Result<i64> {
+    let next = stored_sequence(connection)? + 1;
     connection
         .prepare_cached("update ledger set value = ?1 where key = 'sequence'")?
-        .execute([sequence.to_string()])
-        .map(drop)
+        .execute([next.to_string()])
+        .map(|_| next)
+}
+
+/// The sequence number as it stands in the file.
+pub(super) fn stored_sequence(connection: &Connection) -> rusqlite::Result<i64> {
+    connection
+        .prepare_cached("select cast(value as integer) from ledger where key = 'sequence'")?
+        .query_row([], |row| row.get(0))
 }
 
 /// The files that the connection has open, each with the device and inode that were found under its name.

@@ -27,6 +27,7 @@ on_versions!(
         events::refused_in_some_namespaces,
         hanging_disk::holds_up_an_operator_that_is_started_again,
         old_etcd::what_was_deleted_is_over,
+        old_etcd::restored_to_a_lower_revision,
         leader::one_ledger_for_two,
         submitter::outliving_the_operator,
         lease::one_identity_twice,

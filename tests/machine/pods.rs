@@ -44,6 +44,7 @@ fn new(queue: u32) -> Facts {
         pods: PodsSeen::Known(BTreeMap::new()),
         left: Left::Unknown,
         create: Create::May,
+        adjust_refused: None,
         queue: None,
         namespace_room: None,
     }
@@ -426,9 +427,46 @@ fn its_time_after_the_end() {
     assert_eq!(later.action, Action::DeleteObject);
 }
 
+/// Status and message of the condition `Suspended`.
+fn suspended_of(record: &Record) -> Option<(ConditionStatus, String)> {
+    let told = record.known.as_ref()?.conditions.iter().find(|told| told.kind == ConditionType::Suspended)?;
+    Some((told.status, told.message.clone()))
+}
+
+/// While Pods run, or their Job cannot be changed, nobody is told that there are none.
+#[test]
+fn suspended_says_what_is_seen_of_the_job() {
+    let mut facts = begun(3);
+    let says_of = |facts: &mut Facts, job: BatchJob| {
+        facts.job = JobSeen::Ours(job);
+        let decision = step(facts);
+        (suspended_of(&facts.record).unwrap(), decision.action)
+    };
+    let running = BatchJob { suspended: false, started: Some(NOW), active: 3, ..job("j") };
+    facts.object.spec = Ok(Spec { suspend: true, ..spec(3) });
+    let is = |text: &str| (ConditionStatus::True, format!("spec.suspend is true: {text}"));
+    let (said, action) = says_of(&mut facts, running.clone());
+    assert_eq!(said, is("the Job is being suspended"));
+    assert!(matches!(action, Action::Adjust(_, Adjust { suspend: true, .. })));
+    facts.adjust_refused = Some("cannot patch".to_owned());
+    let (said, action) = says_of(&mut facts, running.clone());
+    assert_eq!(said, is("the Job cannot be suspended: cannot patch"));
+    assert!(matches!(action, Action::Adjust(_, Adjust { suspend: true, .. })), "it is tried again");
+    facts.adjust_refused = None;
+    let suspended = BatchJob { suspended: true, ..running };
+    let (said, _) = says_of(&mut facts, suspended.clone());
+    assert_eq!(said, is("the Job is suspended; the Job controller has not deleted its Pods yet"));
+    let stopped = BatchJob { stopped: true, active: 0, terminating: 2, ..suspended };
+    let (said, _) = says_of(&mut facts, stopped.clone());
+    assert_eq!(said, is("the Job is suspended; Pods that have not ended yet: 2"));
+    let (said, _) = says_of(&mut facts, BatchJob { terminating: 0, ..stopped });
+    assert_eq!(said, is("the Job is suspended, and has no Pods"));
+}
+
 prop_compose! {
     fn jobs()(
         uid in prop_oneof!["j", "k"], deleting: bool, suspended: bool, succeeded in proptest::collection::vec(0_u32..4, 0..4),
+        stopped: bool, started in prop_oneof![Just(None), Just(Some(NOW))], active in 0_u32..3, terminating in 0_u32..3,
         failed in proptest::collection::vec(0_u32..4, 0..4), failing in prop_oneof![Just(None), Just(Some(Exceeded::Deadline))],
         end in prop_oneof![
             3 => Just(None), 1 => Just(Some(JobEnd::Complete)),
@@ -436,7 +474,9 @@ prop_compose! {
         ],
     ) -> BatchJob {
         let set = |numbers: Vec<u32>| numbers.into_iter().map(Index).collect();
-        BatchJob { deleting, suspended, succeeded: set(succeeded), failed: set(failed), failing, end, ..job(&uid) }
+        let (succeeded, failed) = (set(succeeded), set(failed));
+        let seen = BatchJob { deleting, suspended, stopped, started, active, terminating, ..job(&uid) };
+        BatchJob { succeeded, failed, failing, end, ..seen }
     }
 }
 
@@ -590,6 +630,17 @@ proptest! {
                     }
                 }
                 Action::DeleteObject | Action::AttachFinalizer | Action::Nothing => {}
+            }
+            // That it is suspended, and has no Pods, is said when it was seen.
+            let said = suspended_of(&after);
+            if said != suspended_of(&before) {
+                let seen = match &facts.job {
+                    JobSeen::Ours(job) => (job.suspended, job.is_stopped() && job.active + job.terminating == 0),
+                    JobSeen::Absent | JobSeen::Foreign(_) | JobSeen::Unknown(_) => (false, false),
+                };
+                let words = |words: &str| said.as_ref().is_some_and(|(_, message)| message.contains(words));
+                prop_assert!(!words("the Job is suspended") || seen.0, "{said:?}");
+                prop_assert!(!words("has no Pods") || seen.1, "{said:?}");
             }
             // An index that is over stays as it is, and they add up.
             for (index, run) in &before.runs {

@@ -16,7 +16,7 @@ use crate::api::{Backend, Guarded, HTCJob, Observed, Reason};
 use crate::controller::act::{attach, delete, release, unless_done};
 use crate::controller::{Context, WriteError};
 use crate::failpoint::{Point, around};
-use crate::kubernetes::{is_controlled, unless_changed};
+use crate::kubernetes::{ApiError, is_controlled, unless_changed};
 use crate::kubernetes_backend::{PodLogs, Texts, TooLarge, config_map, job};
 use crate::ledger::LedgerError;
 use crate::machine::Uid;
@@ -46,7 +46,10 @@ pub(super) async fn act(
 ) -> Result<Acted, WriteError> {
     let (uid, name) = (&gathered.facts.object.uid, &gathered.name);
     let again = match action {
-        Action::Nothing => again,
+        Action::Nothing => {
+            context.backends.changes.forget(uid);
+            again
+        }
         Action::AttachFinalizer => {
             if gathered.facts.record.known.is_none() {
                 context.volatile.claim(uid);
@@ -69,7 +72,15 @@ pub(super) async fn act(
             }
         },
         Action::Adjust(job, wanted) => {
-            let done = adjust(context, gathered, &job, wanted).await?;
+            let adjusted = adjust(context, gathered, &job, wanted).await;
+            match &adjusted {
+                Ok(_) => context.backends.changes.forget(uid),
+                Err(WriteError::Api(error)) => {
+                    context.backends.changes.refuse(uid, format!("{error}{}", advice(error)));
+                }
+                Err(WriteError::Refused(_) | WriteError::PutOff(_)) => {}
+            }
+            let done = adjusted?;
             doubt_unless(context, gathered, again, done)
         }
         Action::KeepLogs(pods) => {
@@ -94,7 +105,7 @@ pub(super) async fn act(
             context.namespace_jobs.forget(uid);
             context.queues.forget(uid);
             context.kept_logs.stop(uid);
-            context.backends.creations.forget(uid);
+            context.backends.forget(uid);
             return Ok(Acted::Over { again: unless_done(None, done) });
         }
         Action::DeleteObject => unless_done(again, delete(context, object, name).await?),
@@ -265,11 +276,18 @@ fn refused(error: WriteError) -> Result<Created, WriteError> {
     let WriteError::Api(api) = &error else { return Err(error) };
     let said = |more: &str| Ok(Created::Refused(Reason::CreateRefused, format!("{api}{more}")));
     match (api.code(), api.answer()) {
-        (Some(403), Some(answer)) if answer.message.contains("cannot ") => said(
-            ". An administrator of the namespace can allow it: kubectl apply --namespace NAMESPACE -k deploy/namespace-kubernetes-backend",
-        ),
-        (Some(400..=428 | 430..=499), Some(_)) => said(""),
+        (Some(400..=428 | 430..=499), Some(_)) => said(advice(api)),
         (_, _) => Err(error),
+    }
+}
+
+/// What helps if the operator has no right to do it in the namespace.
+fn advice(error: &ApiError) -> &'static str {
+    match (error.code(), error.answer()) {
+        (Some(403), Some(answer)) if answer.message.contains("cannot ") => {
+            ". An administrator of the namespace can allow it: kubectl apply --namespace NAMESPACE -k deploy/namespace-kubernetes-backend"
+        }
+        (_, _) => "",
     }
 }
 

@@ -95,6 +95,7 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let annotated = |key: &str| object.annotations().get(key).is_some_and(|value| value == "true");
     let mut facts = Facts {
         create: context.backends.creations.may(&uid, context.clock.now()),
+        adjust_refused: context.backends.changes.refused(&uid),
         object: Object {
             uid,
             deleting,
@@ -343,6 +344,7 @@ mod tests {
                 pods: PodsSeen::Unknown,
                 left: Left::Unknown,
                 create: Create::May,
+                adjust_refused: None,
                 queue: None,
                 namespace_room: None,
             })

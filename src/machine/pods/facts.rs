@@ -29,6 +29,8 @@ pub struct Facts {
     pub left: Left,
     /// Whether the Job may be created.
     pub create: Create,
+    /// The API server's words about the last change of the Job, if it was refused.
+    pub adjust_refused: Option<String>,
     /// The `HTCQueue` that it is in; none if it needs room in none.
     pub queue: Option<Queued>,
     /// How many Pods it may have at a time beside the others of its namespace; none without a limit.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bed::Namespace;
 use bed::census::Seen;
 use bed::site::Site;
+use serde_json::json;
 use testbed::Version;
 
 /// One that was never submitted, one that runs, and one that has ended.
@@ -64,6 +65,39 @@ pub fn what_was_deleted_is_over(version: Version) {
         }
     }
     assert_over(&site, &uids, &before);
+}
+
+/// The same with the whole of etcd, whose revisions fall: watches go on, and give nothing until the revisions are what they were. The
+/// operator exits, and lists everything when it is started again.
+pub fn restored_to_a_lower_revision(version: Version) {
+    let site = Site::with(version, "", bed::LONG_SUBMISSIONS);
+    let bed = &site.bed;
+    bed.start_operator();
+    let here = bed.namespace();
+    here.create(&site.noted("before", 1, ""));
+    site.start_lasting(&here, &["runs"]);
+    site.assert_complete_once(&here, "before", 1);
+    let running = here.get("runs");
+
+    let copy = bed.kube.copy_etcd().unwrap();
+    // More than what is written between the restore and the end of this test.
+    let filler = |index| json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": format!("filler-{index}"), "namespace": here.name } });
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": (0..300).map(filler).collect::<Vec<_>>() });
+    bed.kube.apply_stdin(&list.to_string()).unwrap();
+    // All watches have seen it.
+    here.create(&site.noted("later", 1, ""));
+    site.assert_complete_once(&here, "later", 1);
+
+    bed.kube.restore_etcd(&copy).unwrap();
+    here.create(&site.noted("after", 1, ""));
+    assert!(!bed.wait_operator().success(), "{}", bed.log());
+    assert!(bed.log().contains("restored from an older copy"), "{}", bed.log());
+    bed.start_operator();
+    site.assert_complete_once(&here, "after", 1);
+    assert!(!bed.log().contains("takes a new id"), "{}", bed.log());
+    site.finish("runs");
+    let ended = site.assert_complete_once(&here, "runs", 1);
+    assert_eq!(ended["status"]["jobid"], running["status"]["jobid"]);
 }
 
 /// The operator has seen the object as it is now.

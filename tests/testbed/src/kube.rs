@@ -32,6 +32,8 @@ const READY: Duration = Duration::from_mins(2);
 const KUBECTL: Duration = Duration::from_mins(1);
 /// For SIGTERM; the API server lingers for open watches.
 const STOP: Duration = Duration::from_secs(15);
+/// For a copy of etcd's folder: some 100 MB.
+const COPY: Duration = Duration::from_mins(1);
 /// How the API server answers by itself.
 const ANY: (&str, &str) = ("accept", "application/json");
 /// What kubectl asks for to learn which kinds there are.
@@ -99,7 +101,8 @@ impl Default for KubeOptions {
 pub struct Kube {
     // Fields drop in this order: the servers before their folder.
     apiserver: Mutex<Option<Owned>>,
-    etcd: Owned,
+    etcd: Mutex<Owned>,
+    etcd_spec: Spec,
     authority: Authority,
     /// Of the API server towards API servers beside it.
     front_proxy: Authority,
@@ -120,6 +123,17 @@ impl fmt::Debug for Kube {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Kube({})", self.scratch.path().display())
     }
+}
+
+/// etcd's folder as it was: [`Kube::restore_etcd`].
+#[derive(Debug)]
+pub struct EtcdCopy(PathBuf);
+
+/// `to` becomes what `from` is, with its owner.
+fn copy_folder(from: &Path, to: &Path) -> Result<PathBuf> {
+    run_ok("removing a folder", Command::new("rm").arg("-rf").arg(to), "", COPY)?;
+    run_ok("copying etcd's folder", Command::new("cp").arg("-a").arg(from).arg(to), "", COPY)?;
+    Ok(to.to_owned())
 }
 
 impl KubeOptions {
@@ -193,7 +207,8 @@ impl Kube {
         let etcd = options.runtime().fold(etcd, |etcd, (name, value)| etcd.env(name, value));
         let kube = Self {
             apiserver: Mutex::new(None),
-            etcd: Owned::spawn(&etcd)?,
+            etcd: Mutex::new(Owned::spawn(&etcd)?),
+            etcd_spec: etcd,
             admin: Upstream::new(ports[0].number, &authority.credentials("testbed-admin", Some("system:masters"))?)?,
             authority,
             front_proxy,
@@ -274,7 +289,7 @@ impl Kube {
     }
 
     fn must_run(&self) -> Result<()> {
-        self.etcd.must_run()?;
+        self.etcd().must_run()?;
         self.apiserver().as_ref().map_or(Ok(()), Owned::must_run)
     }
 
@@ -320,6 +335,35 @@ impl Kube {
     /// These objects are again what they were, as with a restored etcd; what is gone lives again, with its uid.
     pub fn put_back(&self, stored: &Stored) -> Result<()> {
         stored.put(&url(&self.ports[1]))
+    }
+
+    /// Copies etcd's folder as it is at this moment. etcd is stopped with SIGSTOP meanwhile.
+    pub fn copy_etcd(&self) -> Result<EtcdCopy> {
+        let etcd = self.etcd();
+        etcd.pause()?;
+        let copied = copy_folder(&self.etcd_folder(), &self.scratch.path().join("etcd-copy"));
+        etcd.resume()?;
+        copied.map(EtcdCopy)
+    }
+
+    /// Puts a copy in the place of etcd's folder, as when a backup is restored: revisions fall. The API server and etcd are stopped for it,
+    /// and started again.
+    pub fn restore_etcd(&self, copy: &EtcdCopy) -> Result<()> {
+        self.stop_apiserver()?;
+        let mut etcd = self.etcd();
+        etcd.kill9()?;
+        copy_folder(&copy.0, &self.etcd_folder())?;
+        *etcd = Owned::spawn(&self.etcd_spec)?;
+        drop(etcd);
+        self.start_apiserver()
+    }
+
+    fn etcd_folder(&self) -> PathBuf {
+        self.scratch.path().join("etcd")
+    }
+
+    fn etcd(&self) -> MutexGuard<'_, Owned> {
+        self.etcd.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn harm(&self) {

@@ -7,7 +7,7 @@ use crate::api::ConditionStatus::{False, True};
 use crate::api::{ConditionType, Reason};
 use crate::machine::facts::{Claim, Queued, Spec, SpecRefused, Unreadable};
 use crate::machine::phase::Phase;
-use crate::machine::pods::facts::{Create, JobSeen};
+use crate::machine::pods::facts::{BatchJob, Create, JobSeen};
 
 /// What is not watched is looked at again after this time.
 const UNWATCHED: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ impl Run<'_> {
                 return;
             }
         };
-        self.suspend(spec);
+        self.suspend(spec, None);
         let name = &facts.object.job_name;
         match &facts.job {
             JobSeen::Unknown(why) => {
@@ -121,7 +121,7 @@ impl Run<'_> {
         if !self.say_share(spec) {
             self.say(ConditionType::Submitted, True, Reason::Accepted, &format!("Job {name} is created"));
         }
-        self.suspend(spec);
+        self.suspend(spec, Some(job));
         self.say_quota(spec, job);
         self.find_stuck(spec, job);
         if job.end.is_none() && job.failing.is_none() && !job.deleting {
@@ -144,15 +144,32 @@ impl Run<'_> {
         if why.is_empty() { self.settings.soon } else { self.settings.pause_first }
     }
 
-    fn suspend(&mut self, spec: &Spec) {
-        if spec.suspend {
-            let message = format!("{}: the Job is suspended, and has no Pods", self.why_suspended());
-            self.say(ConditionType::Suspended, True, Reason::Suspended, &message);
-        } else if !self.facts.queue.as_ref().is_some_and(Queued::is_unknown) {
-            // Where it is not known whether the queue holds it, what was said stays.
+    /// Says what is seen of it, not what is wanted. A Job that ends is suspended no more: nothing new is said. Where it is not known
+    /// whether the queue holds it, what was said stays.
+    fn suspend(&mut self, spec: &Spec, job: Option<&BatchJob>) {
+        if !spec.suspend {
+            if self.facts.queue.as_ref().is_some_and(Queued::is_unknown) {
+                return;
+            }
             let why = self.why_resumed();
             self.conditions.clear(ConditionType::Suspended, Reason::Resumed.into(), why, self.now);
+            return;
         }
+        let seen = match (job, &self.facts.adjust_refused) {
+            (None, _) => "the Job will be suspended when it is created".to_owned(),
+            (Some(job), _) if job.is_stopped() => match job.active + job.terminating {
+                0 => "the Job is suspended, and has no Pods".to_owned(),
+                left => format!("the Job is suspended; Pods that have not ended yet: {left}"),
+            },
+            (Some(job), _) if job.end.is_some() || job.failing.is_some() || job.deleting => return,
+            (Some(job), _) if job.suspended => {
+                "the Job is suspended; the Job controller has not deleted its Pods yet".to_owned()
+            }
+            (Some(_), Some(why)) => format!("the Job cannot be suspended: {why}"),
+            (Some(_), None) => "the Job is being suspended".to_owned(),
+        };
+        let message = format!("{}: {seen}", self.why_suspended());
+        self.say(ConditionType::Suspended, True, Reason::Suspended, &message);
     }
 
     /// After `ttlSecondsAfterFinished` the object goes.
