@@ -436,7 +436,7 @@ fn what_names_files_and_programs_is_the_operators_whatever_was_allowed() {
     let folders = Folders::new();
     let none = HtcOpts::default();
     let plain = folders.describe(&none, &none, 2);
-    let own = ["Cmd", "Iwd", "In", "Out", "Err", "TransferInput", "Environment"];
+    let own = ["Cmd", "Iwd", "In", "Out", "Err", "TransferInput", "Environment", "LimitDirectoryAccess"];
     let wishes = ["WantDelayedUpdates", "WantIOProxy", "WantRemoteUpdates"];
     let mut attack = "MY.JobUniverse = 12\n".to_owned();
     for name in own.iter().chain(&files::UNDEFINED) {
@@ -460,6 +460,7 @@ fn what_names_files_and_programs_is_the_operators_whatever_was_allowed() {
         for name in files::UNDEFINED {
             assert_eq!(value(name), Some("undefined"), "{version}: {name}");
         }
+        assert_eq!(value("LimitDirectoryAccess"), Some("\"/nonexistent\""), "{version}");
         let requirements = value("Requirements").unwrap();
         assert!(!["Chroot", "HasTDP", "Encrypt"].iter().any(|word| requirements.contains(word)), "{requirements}");
         // Without the operator's lines it would be the user's that count.

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use super::names::{Names, PORT, Role};
+use super::names::{Names, OPERATOR, PORT, Role};
 use crate::condor::description::{IMAGE, MINI_CLUSTER, SHARED, WORKER_MINI_CLUSTER};
 use crate::credentials::signing::{KEY_NAME, OF_NAMESPACE};
 
@@ -73,6 +73,18 @@ ALLOW_ADVERTISE_MASTER =
 ALLOW_ADVERTISE_SCHEDD =
 ALLOW_ADVERTISE_STARTD =
 ENABLE_KERNEL_TUNING = false
+# A peer of a shadow or a starter may name a URL, and a plugin then reads it: also file:// on the host of the one who obeys.
+ENABLE_URL_TRANSFERS = false
+ENABLE_MULTIFILE_TRANSFER_PLUGINS = false
+FILETRANSFER_PLUGINS =
+SIGN_S3_URLS = false
+ENABLE_HTTP_PUBLIC_FILES = false
+# What no job of this operator uses: remote calls to the shadow, shells beside a job, credentials that HTCondor keeps for users.
+ENABLE_CHIRP = false
+ENABLE_SSH_TO_JOB = false
+SEC_CREDENTIAL_DIRECTORY =
+SEC_CREDENTIAL_DIRECTORY_KRB =
+SEC_CREDENTIAL_DIRECTORY_OAUTH =
 NEGOTIATOR_CYCLE_DELAY = 5
 MAIL = /bin/true
 SENDMAIL = /bin/true
@@ -86,10 +98,24 @@ COLLECTOR_NAME = $(UID_DOMAIN)
 ";
 
 /// A schedd that is stopped leaves its jobs running: it finds them again within their lease.
-const SCHEDD: &str = r"DAEMON_LIST = MASTER SCHEDD
+///
+/// A starter is whatever a payload made of it, and its shadow has the files of this pod. By `LIMIT_DIRECTORY_ACCESS` a shadow sends and
+/// takes files of its job's spool folder alone, which it adds itself (`allow_shadow_access` of HTCondor's `limit_directory_access.cpp`).
+/// Links are followed before the check, but hard links within the spool are not seen by it.
+///
+/// Jobs of the local and the scheduler universe are processes of this pod. 23.9 lets a job's owner change `JobUniverse` afterwards.
+const SCHEDD: &str = r#"DAEMON_LIST = MASTER SCHEDD
 MASTER_NAME = $(MYSELF)
 SHUTDOWN_GRACEFUL_TIMEOUT = 40
-";
+LIMIT_DIRECTORY_ACCESS = /nonexistent
+START_LOCAL_UNIVERSE = false
+START_SCHEDULER_UNIVERSE = false
+IMMUTABLE_JOB_ATTRS = JobUniverse
+SUBMIT_REQUIREMENT_NAMES = Universe Owner
+SUBMIT_REQUIREMENT_Universe = JobUniverse == 5
+SUBMIT_REQUIREMENT_Universe_REASON = "this pool runs jobs of the vanilla universe only"
+SUBMIT_REQUIREMENT_Owner_REASON = strcat("this pool runs jobs of HTCJobs only, and none of ", Owner)
+"#;
 
 /// One slot that is divided as jobs of its image ask for it. A drain never ends a job; SIGTERM, by which Kubernetes ends a pod that
 /// somebody has deleted, does so within the pod's grace period, and the jobs run again elsewhere at once.
@@ -116,7 +142,6 @@ SHUTDOWN_FAST_TIMEOUT = 30
 MASTER.DAEMON_SHUTDOWN = STARTD_StartTime =?= 0 && time() - DaemonStartTime > 60
 # Jobs find what the image has set.
 JOB_INHERITS_STARTER_ENVIRONMENT = true
-ENABLE_URL_TRANSFERS = false
 ";
 
 /// The file `condor_config` of a role.
@@ -163,6 +188,9 @@ pub fn condor_config(names: &Names, role: Role) -> String {
             set("ALLOW_READ", &format!("{htcjobs} {schedd} {central_manager}"));
             set("ALLOW_WRITE", &htcjobs);
             set("SCHEDD_NAME", &names.schedd());
+            let length = OF_NAMESPACE.len();
+            let owner = format!("Owner == \"{OPERATOR}\" || substr(Owner, 0, {length}) == \"{OF_NAMESPACE}\"");
+            set("SUBMIT_REQUIREMENT_Owner", &owner);
             text.push_str(SCHEDD);
         }
         Role::Worker => {
@@ -217,6 +245,44 @@ mod tests {
             let config = condor_config(&names, role);
             assert_eq!(value(&config, "SEC_DEFAULT_AUTHENTICATION_METHODS"), Some(" IDTOKENS"));
             assert!(!config.contains("ALLOW_DAEMON = *") && !config.contains("use security"));
+        }
+    }
+
+    #[test]
+    fn what_a_hostile_peer_could_steer_is_off_by_name_in_each_role() {
+        let names = Names::new(&ObjectName { namespace: "n".to_owned(), name: "p".to_owned() }, "0123456789").unwrap();
+        for role in Role::iter() {
+            let config = condor_config(&names, role);
+            for off in [
+                "ENABLE_URL_TRANSFERS",
+                "ENABLE_MULTIFILE_TRANSFER_PLUGINS",
+                "SIGN_S3_URLS",
+                "ENABLE_HTTP_PUBLIC_FILES",
+                "ENABLE_CHIRP",
+                "ENABLE_SSH_TO_JOB",
+            ] {
+                assert_eq!(value(&config, off), Some(" false"), "{role}: {off}");
+            }
+            for none in [
+                "FILETRANSFER_PLUGINS",
+                "SEC_CREDENTIAL_DIRECTORY",
+                "SEC_CREDENTIAL_DIRECTORY_KRB",
+                "SEC_CREDENTIAL_DIRECTORY_OAUTH",
+            ] {
+                assert_eq!(value(&config, none), Some(""), "{role}: {none}");
+            }
+        }
+        let schedd = condor_config(&names, Role::Schedd);
+        for (name, is) in [
+            ("LIMIT_DIRECTORY_ACCESS", " /nonexistent"),
+            ("START_LOCAL_UNIVERSE", " false"),
+            ("START_SCHEDULER_UNIVERSE", " false"),
+            ("IMMUTABLE_JOB_ATTRS", " JobUniverse"),
+            ("SUBMIT_REQUIREMENT_NAMES", " Universe Owner"),
+            ("SUBMIT_REQUIREMENT_Universe", " JobUniverse == 5"),
+            ("SUBMIT_REQUIREMENT_Owner", " Owner == \"operator\" || substr(Owner, 0, 3) == \"ns-\""),
+        ] {
+            assert_eq!(value(&schedd, name), Some(is), "{name}");
         }
     }
 

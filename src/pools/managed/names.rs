@@ -7,6 +7,8 @@ use crate::credentials::signing::Signer;
 
 /// Longest name of a managed `HTCPool`: names of pods are its own and a few words more, and may have 63 characters.
 const LONGEST: usize = 40;
+/// Name of the HTCondor user as which the operator speaks.
+pub const OPERATOR: &str = "operator";
 /// HTCondor's one port of each pod.
 pub const PORT: u16 = 9618;
 
@@ -92,7 +94,7 @@ impl Names {
     /// In whose name this operator speaks.
     #[must_use]
     pub fn operator(&self) -> String {
-        format!("operator@{}", self.domain())
+        format!("{OPERATOR}@{}", self.domain())
     }
 
     /// An object called after the pool.

@@ -1,5 +1,6 @@
 //! Pools that the operator runs: their objects on a real API server, and their pods on a node that this test plays.
 
+mod hostile;
 mod images;
 mod left;
 mod lost;
@@ -23,6 +24,7 @@ use bed::{ACCOUNT, Bed, Namespace, PATIENCE, htcjob, is_true};
 use super::site::{delete, find, wait_gone, wait_ready, wait_ready_says, with_pool};
 use node::{Node, names, services};
 
+pub use hostile::a_starter_of_its_own_has_no_file_but_its_jobs;
 pub use images::each_image_gets_workers_of_its_own;
 pub use left::its_orphans_are_named_and_removed_in_the_names_of_their_namespaces;
 pub use lost::its_jobs_run_again_when_their_lease_is_over;

@@ -390,7 +390,7 @@ fn now() -> String {
     jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap().to_string()
 }
 
-fn decoded(text: &str) -> Vec<u8> {
+pub fn decoded(text: &str) -> Vec<u8> {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.decode(text).unwrap()
 }
