@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{ACCEPT, RETRY_AFTER};
 use actix_web::web::Bytes;
-use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 use futures::Stream;
 use serde_json::json;
 use tracing::Instrument as _;
@@ -23,10 +23,15 @@ use crate::procs::list::{Cursor, Form, Query};
 use crate::procs::story::{HTCStory, STORIES};
 use crate::procs::target::{ObjectKind, Target};
 use crate::procs::{API_VERSION, HTCProc, Parent, ProcName, table};
-use crate::receiver::{ListenError, Port, bind, limited, start};
+use crate::receiver::door::Limits;
+use crate::receiver::port::{Clients, serve as serve_port};
+use crate::receiver::{ListenError, Port};
 
 /// Threads of the port.
 const THREADS: usize = 2;
+
+/// Only fronts end their handshakes.
+const LIMITS: Limits = Limits { waiting: 512, each: 64, known: 1024 };
 
 /// The leader's port: served until it is dropped.
 pub type LeaderPort = Port;
@@ -34,13 +39,9 @@ pub type LeaderPort = Port;
 /// Serves the jobs to who is `accepted`.
 pub fn listen(address: SocketAddr, jobs: Jobs, shown: Shown, accepted: Accepted) -> Result<LeaderPort, ListenError> {
     let config = server(shown, accepted)?;
-    let app = move || App::new().app_data(web::Data::new(jobs.clone())).default_service(web::to(answer));
-    // Of a log that is silent nothing is written that could tell that its reader has left.
-    let server = limited!(HttpServer::new(app)).workers(THREADS).h1_allow_half_closed(false);
-    let (address, listener) = bind(address)?;
-    let server = server.listen_rustls_0_23(listener, config);
-    let server = server.map_err(|source| ListenError::Bind { address, source })?;
-    Ok(start(address, server.run()))
+    serve_port(address, THREADS, LIMITS, Clients::Certified(config), move |app| {
+        app.app_data(web::Data::new(jobs.clone())).default_service(web::to(answer));
+    })
 }
 
 async fn answer(request: HttpRequest, jobs: web::Data<Jobs>) -> HttpResponse {
