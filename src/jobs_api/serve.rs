@@ -14,7 +14,7 @@ use super::files::whole;
 use super::log_query::LogQuery;
 use super::walk::Walk;
 use super::watch::Watching;
-use super::{Found, Jobs, files, in_span, log, now, wish};
+use super::{Found, Jobs, Records, files, in_span, log, now, wish};
 use crate::backends::Asked;
 use crate::ledger::LedgerError;
 use crate::mtls::{Accepted, Shown, server};
@@ -77,6 +77,7 @@ async fn serve(request: &HttpRequest, target: Target, jobs: &Jobs) -> Result<Htt
     jobs.records.must_be_complete()?;
     let user = request.headers().get("X-Remote-User").and_then(|user| std::str::from_utf8(user.as_bytes()).ok());
     let user = user.unwrap_or("somebody");
+    let records = Records { steps: jobs.records.steps.of(user), ..jobs.records.clone() };
     if let Some(wanted) = target.action(request.method().as_str())? {
         let (namespace, name) = (target.namespace.unwrap_or_default(), target.name.unwrap_or_default());
         return wish::wish(jobs, &namespace, &name, wanted, user).await;
@@ -108,7 +109,7 @@ async fn serve(request: &HttpRequest, target: Target, jobs: &Jobs) -> Result<Htt
             "analysis" => {
                 let found = find.await?;
                 found.must_have(Asked::Analysis)?;
-                analysis(jobs, &found).await
+                analysis(jobs, user, &found).await
             }
             _ => Err(Failure::no_such_path()),
         };
@@ -120,10 +121,10 @@ async fn serve(request: &HttpRequest, target: Target, jobs: &Jobs) -> Result<Htt
         (Some(name), None) => get(jobs, namespace.unwrap_or_default(), &name, query.form).await,
         (None, None) => match query.watch {
             Some(watch) => {
-                let watching = Watching::begin(jobs.records.clone(), namespace, &query, watch).await?;
+                let watching = Watching::begin(records, namespace, &query, watch).await?;
                 Ok(stream(futures::stream::unfold(watching, Watching::next)))
             }
-            None => list(jobs, namespace, query).await,
+            None => list(records, namespace, query).await,
         },
     }
 }
@@ -157,7 +158,8 @@ async fn story(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<H
 }
 
 /// Why a job is idle, in HTCondor's words.
-async fn analysis(jobs: &Jobs, found: &Found) -> Result<HttpResponse, Failure> {
+async fn analysis(jobs: &Jobs, user: &str, found: &Found) -> Result<HttpResponse, Failure> {
+    let _turn = jobs.turns.analysis(user).await?;
     let schedd = jobs.schedd(&found.parent)?;
     let analysis = schedd.analyze(&found.parent.uid, found.index).await;
     match analysis.map_err(|unknown| Failure::unavailable(unknown.message))? {
@@ -170,10 +172,10 @@ async fn analysis(jobs: &Jobs, found: &Found) -> Result<HttpResponse, Failure> {
     }
 }
 
-async fn list(jobs: &Jobs, namespace: Option<&str>, query: Query) -> Result<HttpResponse, Failure> {
-    let newest = jobs.records.ledger.sequence();
+async fn list(records: Records, namespace: Option<&str>, query: Query) -> Result<HttpResponse, Failure> {
+    let newest = records.ledger.sequence();
     let version = query.from.as_ref().map_or(newest, |from| from.version);
-    let walk = Walk::new(jobs.records.clone(), namespace, query.selection, query.from.as_ref()).await?;
+    let walk = Walk::new(records, namespace, query.selection, query.from.as_ref()).await?;
     let page =
         Page { walk, form: query.form, left: query.limit, version, last: None, written: 0, begun: false, over: false };
     // The first part tells whether there is an answer at all.
