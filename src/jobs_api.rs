@@ -47,6 +47,8 @@ pub struct Records {
     pub touched: broadcast::Sender<Option<ObjectName>>,
     /// What is recorded of their jobs.
     pub ledger: Ledger,
+    /// How many of them are read at once, and for whom.
+    pub steps: Steps,
     /// Namespace and name of this operator: others' `HTCJob`s are theirs to show.
     pub operator: String,
 }
@@ -248,7 +250,7 @@ fn now() -> SchedDate {
 
 pub(crate) use serve::refuse;
 pub use serve::{LeaderPort, listen};
-pub use turns::Turns;
+pub use turns::{Steps, Turns};
 pub use volume::Volume;
 
 #[cfg(test)]
@@ -267,7 +269,7 @@ mod tests {
         let ledger = Ledger::open(&folder.path().join("x.db"), &Metrics::default(), &Health::default()).unwrap();
         let (sender, listed) = tokio::sync::watch::channel(false);
         let (objects, touched) = (reflector::store().0, broadcast::Sender::new(1));
-        let records = Records { objects, listed, touched, ledger, operator: String::new() };
+        let records = Records { objects, listed, touched, ledger, steps: Steps::default(), operator: String::new() };
         let refused = records.must_be_complete().unwrap_err();
         assert_eq!((refused.code, refused.retry_after.is_some()), (503, true));
         sender.send_replace(true);

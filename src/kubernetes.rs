@@ -42,11 +42,38 @@ where
     namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name))
 }
 
+/// What an error says, in words for people: kube's own words for an answer of the API server have Rust's value of it, too.
+#[must_use]
+pub fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        kube::Error::Api(status) if !status.reason.is_empty() => format!("{} ({})", status.reason, status.code),
+        kube::Error::Api(status) => format!("the API server answers with {}", status.code),
+        kube::Error::Service(source) => chain("cannot reach the API server", &**source),
+        kube::Error::HyperError(source) => chain("cannot reach the API server", source),
+        other => other.to_string(),
+    }
+}
+
+/// An error and what is behind it. Some repeat that in their own words.
+fn chain(what: &str, error: &(dyn std::error::Error + 'static)) -> String {
+    let mut said = what.to_owned();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let words = error.to_string();
+        if !said.contains(&words) {
+            said = format!("{said}: {words}");
+        }
+        next = error.source();
+    }
+    said
+}
+
 /// Why a request to the API server came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// It was refused, or the API server could not be reached.
-    #[error("cannot {what} {object}: {source}")]
+    #[error("cannot {what} {object}: {}", words(.source))]
     Failed {
         /// What was being done.
         what: &'static str,
@@ -174,4 +201,31 @@ pub(crate) async fn tell_event(client: &Client, about: ObjectReference, reason: 
 /// Whether the object of this uid controls another one.
 pub(crate) fn is_controlled(object: &impl Resource, uid: &str) -> bool {
     object.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_no_value_of_rust_in_them() {
+        let status = |message: &str, reason: &str| {
+            let status =
+                Status { message: message.to_owned(), reason: reason.to_owned(), code: 404, ..Status::default() };
+            kube::Error::Api(Box::new(status))
+        };
+        let found = |error: kube::Error| {
+            let object = "HTCJob a/b".to_owned();
+            ApiError::Failed { what: "get", object, source: Box::new(error) }.to_string()
+        };
+        assert_eq!(
+            found(status("htcjobs \"b\" not found", "NotFound")),
+            "cannot get HTCJob a/b: htcjobs \"b\" not found"
+        );
+        assert_eq!(found(status("", "NotFound")), "cannot get HTCJob a/b: NotFound (404)");
+        assert_eq!(found(status("", "")), "cannot get HTCJob a/b: the API server answers with 404");
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let error = kube::Error::Service(Box::new(refused));
+        assert_eq!(found(error), "cannot get HTCJob a/b: cannot reach the API server: connection refused");
+    }
 }

@@ -284,3 +284,23 @@ fn every_way_to_write_a_path_is_seen() {
         ]
     );
 }
+
+#[test]
+fn ports_are_served_with_limits_of_connections() {
+    // What else could listen. `receiver::port::serve` is the one way that has a door.
+    let others = ["TcpListener", "TcpSocket", "UnixListener", "HttpServer", "actix_server"];
+    let mut said = String::new();
+    for file in files() {
+        let text = fs::read_to_string(src().join(&file)).unwrap();
+        let shipped = text.split("#[cfg(test)]").next().unwrap_or_default();
+        if file == Path::new("receiver/port.rs") || file == Path::new("order.rs") || file.ends_with("tests.rs") {
+            continue;
+        }
+        for (number, line) in shipped.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            if let Some(other) = others.iter().find(|other| line.contains(**other)) {
+                writeln!(said, "src/{}:{}: {other}: use receiver::port::serve", file.display(), number + 1).unwrap();
+            }
+        }
+    }
+    assert!(said.is_empty(), "\n{said}");
+}

@@ -5,36 +5,23 @@
 //! with 503 when it cannot be stored now; with 429 when its HTCJob reports too often. Whoever hears nothing, 503 or 429 sends it
 //! again: a second one has no effect.
 
-/// The limits that every port has.
-macro_rules! limited {
-    ($server:expr) => {
-        $server
-            .disable_signals()
-            .max_connections($crate::receiver::CONNECTIONS)
-            .client_request_timeout($crate::receiver::HEADER_TIME)
-            .client_disconnect_timeout($crate::receiver::HEADER_TIME)
-            .keep_alive($crate::receiver::IDLE)
-            .shutdown_timeout(1)
-    };
-}
-pub(crate) use limited;
-
+pub(crate) mod door;
 pub mod event;
 mod idle;
 pub mod monitor;
+pub(crate) mod port;
 mod rate;
 pub mod report;
 mod tls;
 mod wakes;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use actix_web::dev::{Server, ServerHandle};
 use actix_web::http::StatusCode;
 use actix_web::http::header::{AUTHORIZATION, RETRY_AFTER};
-use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 
 use crate::api::Wake;
 use crate::clock::Clock;
@@ -42,6 +29,9 @@ use crate::key::KeyRing;
 use crate::ledger::{Ledger, Receipt};
 use crate::metrics::Metrics;
 use crate::mtls::MtlsError;
+use door::Limits;
+pub use port::Port;
+use port::{Clients, serve};
 pub use rate::Rate;
 use rate::Rates;
 use report::Refusal;
@@ -58,8 +48,8 @@ pub(crate) const HEADER_TIME: Duration = Duration::from_secs(5);
 pub(crate) const IDLE: Duration = Duration::from_secs(15);
 /// Longest time that the ledger may take.
 const LEDGER_TIME: Duration = Duration::from_secs(10);
-/// Most connections of each port's thread.
-pub(crate) const CONNECTIONS: usize = 1024;
+/// Jobs report from everywhere; those of a whole site may come from one address.
+const LIMITS: Limits = Limits { waiting: 2048, each: 512, known: 0 };
 /// Threads of the receiver: TLS is what costs.
 const THREADS: usize = 2;
 /// What a job waits, in seconds, before it sends again what could not be stored.
@@ -100,28 +90,6 @@ pub struct Receiver {
     metrics: Metrics,
 }
 
-/// A port that is served until this is dropped.
-pub struct Port {
-    /// Where it listens.
-    pub address: SocketAddr,
-    handle: ServerHandle,
-    task: tokio::task::JoinHandle<std::io::Result<()>>,
-}
-
-impl Port {
-    /// Resolves when it is no longer served, which is a failure.
-    pub async fn ended(&mut self) {
-        let _ = (&mut self.task).await;
-    }
-}
-
-impl Drop for Port {
-    fn drop(&mut self) {
-        drop(self.handle.stop(false));
-        self.task.abort();
-    }
-}
-
 impl Receiver {
     /// Accepts tokens made with these keys, and counts what comes.
     #[must_use]
@@ -143,25 +111,19 @@ impl Receiver {
     /// Serves `POST /cloudevents`.
     pub fn listen(&self, address: SocketAddr, certificate: Option<Certificate>) -> Result<Port, ListenError> {
         let receiver = self.clone();
-        let server = HttpServer::new(move || {
-            App::new()
-                .app_data(web::Data::new(receiver.clone()))
-                .wrap_fn(idle::request_arrived)
+        let clients = match certificate {
+            Some(certificate) => Clients::Encrypted(certificate.config()?),
+            None => Clients::Plain,
+        };
+        serve(address, THREADS, LIMITS, clients, move |app| {
+            app.app_data(web::Data::new(receiver.clone()))
                 .service(
                     web::resource("/cloudevents")
                         .route(web::post().to(take_in))
                         .default_service(web::to(|| nothing_here(StatusCode::METHOD_NOT_ALLOWED))),
                 )
-                .default_service(web::to(|| nothing_here(StatusCode::NOT_FOUND)))
-        });
-        let server = limited!(server).on_connect(idle::watch).workers(THREADS);
-        let (address, listener) = bind(address)?;
-        let server = match certificate {
-            Some(certificate) => server.listen_rustls_0_23(listener, certificate.config()?),
-            None => server.listen(listener),
-        };
-        let server = server.map_err(|source| ListenError::Bind { address, source })?;
-        Ok(start(address, server.run()))
+                .default_service(web::to(|| nothing_here(StatusCode::NOT_FOUND)));
+        })
     }
 
     async fn store(&self, request: &HttpRequest, body: web::Payload) -> Result<&'static str, Refusal> {
@@ -224,20 +186,6 @@ async fn take_in(request: HttpRequest, body: web::Payload, receiver: web::Data<R
 /// with a body.
 async fn nothing_here(status: StatusCode) -> HttpResponse {
     HttpResponse::build(status).body("nothing is served here\n")
-}
-
-/// A listener, and the address that it has: port 0 becomes a free one.
-pub(crate) fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpListener), ListenError> {
-    let bind = || {
-        let listener = TcpListener::bind(address)?;
-        Ok((listener.local_addr()?, listener))
-    };
-    bind().map_err(|source| ListenError::Bind { address, source })
-}
-
-pub(crate) fn start(address: SocketAddr, server: Server) -> Port {
-    let handle = server.handle();
-    Port { address, handle, task: tokio::spawn(server) }
 }
 
 #[cfg(test)]

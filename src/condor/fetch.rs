@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::confined::Touches;
 use super::schedd::{FETCH_TOOL, Schedd, quoted};
-use super::tools::Call;
+use super::tools::{Call, DONE};
 use crate::machine::facts::Unknown;
 use crate::machine::{Index, Indices, Uid};
 
@@ -35,6 +35,8 @@ const ENDED: &str = "JobStatus == 4 && (StageInFinish > HTCNotAfter) =!= true";
 
 /// What condor_q prints of each. An attribute that was edited may have another value there than at the schedd, of any length.
 const SHOWN: &[&str] = &["substr(HTCJobUID,0,40)", "ifThenElse(isInteger(HTCJobIndex),HTCJobIndex,-1)"];
+/// Most bytes of these of all jobs: 64 of each of 100,000.
+const REDIRECTED: usize = 64 * 100_000;
 
 /// Folder in that of an object's output in which it arrives.
 pub const INCOMING: &str = ".incoming";
@@ -128,7 +130,8 @@ impl Schedd {
         let writes: Vec<PathBuf> = jobs.iter().map(ToFetch::place).collect();
         let touches = Touches { reads: &[], writes: &writes, largest: Some(largest.unwrap_or(u64::MAX)) };
         let tool = FETCH_TOOL;
-        let call = Call { tool, arguments, input: Vec::new(), limit, outlives_us: false, holds: None, touches };
+        let (input, most_bytes) = (Vec::new(), DONE);
+        let call = Call { tool, arguments, input, limit, most_bytes, outlives_us: false, holds: None, touches };
         self.answer(tool, self.tools.call(call).await).map(drop)
     }
 
@@ -139,7 +142,7 @@ impl Schedd {
         let constraint = format!("{mine} && {ENDED} && {}", going(jobs, true));
         let mut arguments = vec!["-allusers", "-name", self.name.as_str(), "-constraint", &constraint, "-af"];
         arguments.extend(SHOWN);
-        let output = self.question(TOOL, &arguments, self.tools.limit).await?;
+        let output = self.question(TOOL, &arguments, self.tools.limit, REDIRECTED).await?;
         let text = String::from_utf8_lossy(&output.stdout);
         let mut found: HashMap<Uid, Vec<Index>> = HashMap::new();
         for line in text.lines() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::apart::{Part, parts};
 use super::row::{ATTRIBUTES, INHERITED_ATTRIBUTES, Row};
-use super::schedd::{EXCESS, NOT_ADOPTED, QUEUE_TOOL, Schedd, among, by_length, quoted, unknown};
+use super::schedd::{EXCESS, NOT_ADOPTED, NUMBERS, QUEUE_TOOL, Schedd, among, by_length, quoted, unknown};
 pub use super::shown::{Ads, Shown};
 use crate::machine::facts::{Reach, Unknown, Why, Witness};
 use crate::machine::inherited::InheritedJob;
@@ -117,7 +117,7 @@ impl Schedd {
     pub(super) async fn has_queued(&self, constraint: &str) -> Result<bool, Unknown> {
         let arguments =
             ["-allusers", "-name", self.name.as_str(), "-limit", "1", "-af", "ProcId", "-constraint", constraint];
-        let output = self.question(QUEUE_TOOL, &arguments, self.tools.limit).await?;
+        let output = self.question(QUEUE_TOOL, &arguments, self.tools.limit, NUMBERS).await?;
         Ok(!output.stdout.trim_ascii().is_empty())
     }
 

@@ -60,6 +60,10 @@ pub struct Schedd {
 
 /// A reading is used so long; with the time that has passed since, it says the schedd's time as well as a new one.
 const RECENT: Duration = Duration::from_secs(2);
+/// Most bytes of an answer that is numbers and names.
+pub(super) const NUMBERS: usize = 4 * 1024;
+/// Most bytes of who a schedd says that we are: it becomes part of the arguments of tools.
+const IDENTITY: usize = 256;
 
 /// A reading of a schedd's clock, together with the birthdate of its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +119,7 @@ impl Schedd {
     pub async fn reading(&self) -> Result<Reading, Unknown> {
         const TOOL: &str = "condor_status";
         let arguments = ["-schedd", "-direct", self.name.as_str(), "-af", "JobQueueBirthdate", "MyCurrentTime"];
-        let output = self.question(TOOL, &arguments, self.tools.limit).await?;
+        let output = self.question(TOOL, &arguments, self.tools.limit, NUMBERS).await?;
         let text = String::from_utf8_lossy(&output.stdout);
         let mut numbers = text.split_whitespace().map(str::parse::<i64>);
         match (numbers.next(), numbers.next(), numbers.next()) {
@@ -139,7 +143,7 @@ impl Schedd {
     pub async fn who(&self) -> Result<(String, Birthdate), Unknown> {
         const TOOL: &str = "condor_status";
         let arguments = ["-schedd", "-direct", self.name.as_str(), "-af", "Name", "JobQueueBirthdate"];
-        let output = self.question(TOOL, &arguments, self.tools.limit).await?;
+        let output = self.question(TOOL, &arguments, self.tools.limit, NUMBERS).await?;
         let text = String::from_utf8_lossy(&output.stdout);
         let words: Vec<&str> = text.split_whitespace().collect();
         if let [name, birthdate] = words.as_slice()
@@ -185,9 +189,10 @@ impl Schedd {
         tool: &'static str,
         arguments: &[&str],
         limit: Duration,
+        most_bytes: usize,
     ) -> Result<Output, Unknown> {
         let began = Instant::now();
-        let result = self.tools.ask(tool, arguments, limit).await;
+        let result = self.tools.ask(tool, arguments, limit, most_bytes).await;
         self.spend(
             result.as_ref().map_or_else(|_| Cost { there: began.elapsed(), ..Cost::default() }, |output| output.cost),
         );
@@ -239,9 +244,12 @@ impl Schedd {
     pub async fn identity(&self) -> Result<String, Unknown> {
         const TOOL: &str = "condor_ping";
         let arguments = ["-type", "schedd", "-name", self.name.as_str(), "WRITE", "-af", "MyRemoteUserName"];
-        let output = self.answer(TOOL, self.tools.run(TOOL, &arguments).await)?;
+        let output = self.answer(TOOL, self.tools.ask(TOOL, &arguments, self.tools.limit, NUMBERS).await)?;
         let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        let plain = text.contains('@') && !text.contains(char::is_whitespace) && !text.contains(['"', '\\']);
+        let plain = text.len() <= IDENTITY
+            && text.contains('@')
+            && !text.contains(char::is_whitespace)
+            && !text.contains(['"', '\\']);
         if !plain {
             let message = format!("schedd {} does not say who we are: {}", self.name, harmless(&text, WORDS));
             return Err(unknown(Why::CredentialsRefused, message));

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::schedd::{Schedd, unknown};
+use super::schedd::{NUMBERS, Schedd, unknown};
 use crate::api::text::{WORDS, harmless};
 use crate::machine::facts::{Unknown, Why};
 
+/// Most bytes of an answer about all slots: 200 of each, and four slots of each of 20,000 startds.
+const SLOTS: usize = 200 * 4 * 20_000;
 const STATUS: &str = "condor_status";
 const DRAIN: &str = "condor_drain";
 /// The startd drains already.
@@ -54,12 +56,11 @@ pub enum Drained {
 impl Schedd {
     /// All startds of the schedd's pool with the attribute `id`.
     pub async fn startds(&self, id: &str) -> Result<Startds, Unknown> {
-        let constraint = format!("{id} =!= undefined");
-        let slots = ["-constraint", &constraint, "-af", id, "Name", "PartitionableSlot", "DynamicSlot", "State"];
-        let slots = self.question(STATUS, &slots, self.tools.limit).await?;
+        let slots = ["-constraint", &plain(id), "-af", id, "Name", "PartitionableSlot", "DynamicSlot", "State"];
+        let slots = self.question(STATUS, &slots, self.tools.limit, SLOTS).await?;
         // Asked afterwards: a collector that has begun anew in between is a young one. In the answer to a question about all kinds of
         // ads this number is as old as the collector's last word about itself.
-        let age = self.question(STATUS, &["-collector", "-af", "StatsLifetime"], self.tools.limit).await?;
+        let age = self.question(STATUS, &["-collector", "-af", "StatsLifetime"], self.tools.limit, NUMBERS).await?;
         let collector_age = String::from_utf8_lossy(&age.stdout).trim().parse().map_err(|_| {
             let message = format!("{STATUS} does not say how long the collector of schedd {} has run", self.name);
             unknown(Why::Incomplete, message)
@@ -83,6 +84,16 @@ impl Schedd {
             Err(error) => Drained::Unknown(error.to_string()),
         }
     }
+}
+
+/// ClassAd expression for slots that say what an honest startd says, in few bytes: payloads may advertise slots of their own, and what
+/// these write must not keep us from those of the others.
+fn plain(id: &str) -> String {
+    let words = [(id, 64), ("Name", 512), ("State", 32)];
+    let words = words.map(|(name, most)| format!("isString({name}) && size({name}) <= {most}"));
+    let flags = ["PartitionableSlot", "DynamicSlot"];
+    let flags = flags.map(|name| format!("(isUndefined({name}) || isBoolean({name}))"));
+    [&words[..], &flags[..]].concat().join(" && ")
 }
 
 fn read(text: &str) -> HashMap<Who, Startd> {

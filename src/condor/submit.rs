@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::confined::Touches;
 use super::schedd::Schedd;
 use super::submitter_lock::HeldLock;
-use super::tools::{Call, ToolError};
+use super::tools::{Call, DONE, ToolError};
 use crate::api::text::{WORDS, harmless};
 
 /// How a submitter ended. Its exit status decides nothing: it may have failed with every job queued, and succeeded with
@@ -36,8 +36,16 @@ impl Schedd {
         const TOOL: &str = "condor_submit";
         let arguments = vec!["-spool", "-terse", "-name", self.name.as_str(), "-"];
         let touches = Touches { reads, ..Touches::default() };
-        let call =
-            Call { tool: TOOL, arguments, input: description.into_bytes(), limit, outlives_us: true, holds, touches };
+        let call = Call {
+            tool: TOOL,
+            arguments,
+            input: description.into_bytes(),
+            limit,
+            most_bytes: DONE,
+            outlives_us: true,
+            holds,
+            touches,
+        };
         match self.tools.call(call).await {
             Ok(output) => {
                 let failed = output.status != Some(0);

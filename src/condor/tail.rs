@@ -23,6 +23,8 @@ const WHOLE: u64 = i64::MAX.unsigned_abs();
 const FOLLOWED: Duration = Duration::from_secs(6 * 3600);
 /// Most parts that wait for who reads slowly.
 const PARTS: usize = 16;
+/// Most bytes of an analysis: some lines for each clause of the job's requirements.
+const ANALYSIS: usize = 256 * 1024;
 
 /// How much is wanted of a file of a job that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +167,8 @@ impl Schedd {
     pub async fn analyze(&self, uid: &Uid, index: Index) -> Result<Option<String>, Unknown> {
         let Some(Queued { id, .. }) = self.queued(uid, index, "1").await? else { return Ok(None) };
         let (name, id_text) = (self.name.as_str(), id.to_string());
-        let output = self.question(QUEUE_TOOL, &["-name", name, "-better-analyze", &id_text], self.tools.limit).await?;
+        let arguments = ["-name", name, "-better-analyze", &id_text];
+        let output = self.question(QUEUE_TOOL, &arguments, self.tools.limit, ANALYSIS).await?;
         let still = self.queued(uid, index, "1,2,4,5,6,7").await?.is_some_and(|now| now.id == id);
         Ok(still.then(|| harmless_lines(String::from_utf8_lossy(&output.stdout).trim())))
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::confined::{Confine, Confining, Touches, With};
 pub use super::cost::Cost;
@@ -45,6 +45,8 @@ pub struct Tools {
     /// Time limit of one transfer of output.
     pub transfer_limit: Duration,
     metrics: Metrics,
+    /// Bytes that all tools, of all pools, may still say.
+    kept: Arc<Semaphore>,
 }
 
 /// Variables that take the place of others, and the folder with what they name.
@@ -70,8 +72,13 @@ const NONE: &[(&str, &str)] = &[
 ];
 /// Most bytes kept of what a tool says on standard error.
 const STDERR_CAP: usize = 64 * 1024;
-/// Most bytes of an answer: 100,000 job ads have about 60 MB.
-const STDOUT_CAP: usize = 512 * 1024 * 1024;
+/// Most bytes that a tool says of what it has done, or the lines of a thousand jobs.
+pub const DONE: usize = 1024 * 1024;
+/// Most bytes of all that tools say at once and is kept. It is less than the memory limit of the operator's pod by far
+/// (`deploy/base/deployment.yaml`); who would have more waits.
+const KEPT: usize = 256 * 1024 * 1024;
+/// Bytes for which one permit stands: semaphores count in 32 bits.
+const UNIT: usize = 1024;
 /// How much later than the limit of `timeout` the operator itself gives up.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long a killed process group may take to be gone.
@@ -88,6 +95,8 @@ pub struct Call<'a> {
     pub input: Vec<u8>,
     /// When it is killed.
     pub limit: Duration,
+    /// Most bytes of its standard output; it is killed if it says more.
+    pub most_bytes: usize,
     /// It goes on when the operator dies, until its limit. All others die with it: two transfers of one job's output spoil
     /// each other.
     pub outlives_us: bool,
@@ -154,10 +163,12 @@ pub enum ToolError {
         dead: bool,
     },
     /// It said more than can be an answer.
-    #[error("{tool} printed more than an answer can have and was killed")]
+    #[error("{tool} printed more than the {most} bytes that an answer can have and was killed")]
     TooMuch {
         /// The tool.
         tool: &'static str,
+        /// What it may say.
+        most: usize,
         /// Its whole process group was seen to be gone.
         dead: bool,
     },
@@ -252,7 +263,20 @@ impl Tools {
         let confine = Arc::new(Confine::new(confining, &tools, &environment));
         let credentials = Arc::default();
         let own = true;
-        Self { environment, credentials, own, confine, timeout, setpriv, limit, history_limit, transfer_limit, metrics }
+        let kept = Arc::new(Semaphore::new(KEPT / UNIT));
+        Self {
+            environment,
+            credentials,
+            own,
+            confine,
+            timeout,
+            setpriv,
+            limit,
+            history_limit,
+            transfer_limit,
+            metrics,
+            kept,
+        }
     }
 
     /// The same tools for somebody with other credentials, or none so far.
@@ -297,6 +321,7 @@ impl Tools {
             arguments: arguments.to_vec(),
             input: Vec::new(),
             limit: self.limit,
+            most_bytes: DONE,
             outlives_us: false,
             holds: None,
             touches: Touches::default(),
@@ -305,9 +330,17 @@ impl Tools {
     }
 
     /// Asks a question, and finds out what it cost. There is no `timeout` above the tool: it changes nothing, and dies with us.
-    pub async fn ask(&self, tool: &'static str, arguments: &[&str], limit: Duration) -> Result<Output, ToolError> {
+    /// An answer of more than `most_bytes` is none.
+    pub async fn ask(
+        &self,
+        tool: &'static str,
+        arguments: &[&str],
+        limit: Duration,
+        most_bytes: usize,
+    ) -> Result<Output, ToolError> {
         let (arguments, touches) = (arguments.to_vec(), Touches::default());
-        let call = Call { tool, arguments, input: Vec::new(), limit, outlives_us: false, holds: None, touches };
+        let call =
+            Call { tool, arguments, input: Vec::new(), limit, most_bytes, outlives_us: false, holds: None, touches };
         self.measure(call, false, None).await
     }
 
@@ -321,7 +354,8 @@ impl Tools {
         listener: Listener<'_>,
     ) -> Result<Output, ToolError> {
         let (arguments, touches) = (arguments.to_vec(), Touches::default());
-        let call = Call { tool, arguments, input: Vec::new(), limit, outlives_us: false, holds: None, touches };
+        let (input, most_bytes) = (Vec::new(), 0);
+        let call = Call { tool, arguments, input, limit, most_bytes, outlives_us: false, holds: None, touches };
         self.measure(call, false, Some(listener)).await
     }
 
@@ -336,6 +370,8 @@ impl Tools {
         below_timeout: bool,
         listener: Option<Listener<'_>>,
     ) -> Result<Output, ToolError> {
+        // Whoever says nothing that is kept waits for nothing; it is never closed.
+        let _kept = self.kept.acquire_many(units(call.most_bytes)).await;
         let (tool, began) = (call.tool, Instant::now());
         let result = Box::pin(self.run_to_end(call, below_timeout, listener)).await;
         let outcome = match &result {
@@ -356,7 +392,7 @@ impl Tools {
         below_timeout: bool,
         listener: Option<Listener<'_>>,
     ) -> Result<Output, ToolError> {
-        let Call { tool, arguments, input, limit, outlives_us, holds, touches } = call;
+        let Call { tool, arguments, input, limit, most_bytes, outlives_us, holds, touches } = call;
         // Neither `timeout` nor its child is told when its parent dies, unless it asks for it.
         let dies_with_parent: &[&str] = if outlives_us { &[] } else { &[&self.setpriv, "--pdeathsig", "KILL"] };
         let seconds = format!("{:.3}", limit.as_secs_f64());
@@ -399,7 +435,8 @@ impl Tools {
         if outlives_us {
             failpoint::at(Point::CondorSubmitStarted);
         }
-        let result = tokio::time::timeout(patience, converse(&mut child, input, outlives_us, listener)).await;
+        let result =
+            tokio::time::timeout(patience, converse(&mut child, input, most_bytes, outlives_us, listener)).await;
         let whole = matches!(result, Ok(Ok(_)));
         if !whole {
             group.kill();
@@ -411,7 +448,7 @@ impl Tools {
         failpoint::after_tool(tool);
         match result {
             Err(_) => Err(ToolError::TimedOut { tool, limit, dead }),
-            Ok(Err(ReadError::TooMuch)) => Err(ToolError::TooMuch { tool, dead }),
+            Ok(Err(ReadError::TooMuch)) => Err(ToolError::TooMuch { tool, most: most_bytes, dead }),
             Ok(Err(ReadError::Io(error))) => Err(ToolError::Unreadable { tool, message: error.to_string(), dead }),
             Ok(Ok((status, output))) => judge(tool, limit, status, Output { dead, ..output }),
         }
@@ -445,6 +482,11 @@ fn locate(path: &str, program: &str) -> String {
     found.and_then(|file| file.into_os_string().into_string().ok()).unwrap_or_else(|| program.to_owned())
 }
 
+/// Permits for so many bytes: all of them for an answer that may have more.
+fn units(bytes: usize) -> u32 {
+    u32::try_from(bytes.min(KEPT).div_ceil(UNIT)).unwrap_or(u32::MAX)
+}
+
 enum ReadError {
     TooMuch,
     Io(std::io::Error),
@@ -459,6 +501,7 @@ impl From<std::io::Error> for ReadError {
 async fn converse(
     child: &mut Child,
     input: Vec<u8>,
+    most_bytes: usize,
     outlives_us: bool,
     listener: Option<Listener<'_>>,
 ) -> Result<(ExitStatus, Output), ReadError> {
@@ -479,7 +522,7 @@ async fn converse(
     let listen = async {
         match listener {
             Some(listener) => pass_on(stdout, listener).await,
-            None => read(stdout, STDOUT_CAP, true).await,
+            None => read(stdout, most_bytes, true).await,
         }
     };
     let (said, complained, ()) = tokio::try_join!(listen, read(stderr, STDERR_CAP, false), feed)?;

@@ -15,6 +15,8 @@ use crate::condor::tools::{Call, Output, ToolError, Tools};
 
 /// Longest time that a KDC may take. MIT's libraries ask each of several again and again for about as long.
 const LIMIT: Duration = Duration::from_secs(30);
+/// Most bytes of what they say.
+const ANSWER: usize = 64 * 1024;
 
 /// Gets a ticket into `folder/ccache`; when it ends, in unix seconds. The message is in `kinit`'s own words.
 pub(super) async fn get(tools: &Tools, folder: &Path, kerberos: &Kerberos) -> Result<i64, String> {
@@ -42,7 +44,8 @@ async fn kinit(tools: &Tools, folder: &Path, arguments: &[&str], input: Vec<u8>)
     let limit = LIMIT.min(tools.limit);
     let (arguments, writes) = (arguments.to_vec(), [folder.to_owned()]);
     let touches = Touches { writes: &writes, ..Touches::default() };
-    let call = Call { tool: "kinit", arguments, input, limit, outlives_us: false, holds: None, touches };
+    let most_bytes = ANSWER;
+    let call = Call { tool: "kinit", arguments, input, limit, most_bytes, outlives_us: false, holds: None, touches };
     said(tools.call(call).await).map(drop)
 }
 
@@ -70,7 +73,8 @@ async fn ends(tools: &Tools, folder: &Path, cache: &str) -> Result<i64, String> 
     tools.environment.push(("TZ".to_owned(), "UTC0".to_owned()));
     let (arguments, reads, limit) = (vec!["-c", cache], [folder.to_owned()], tools.limit);
     let touches = Touches { reads: &reads, ..Touches::default() };
-    let call = Call { tool: "klist", arguments, input: Vec::new(), limit, outlives_us: false, holds: None, touches };
+    let (input, most_bytes) = (Vec::new(), ANSWER);
+    let call = Call { tool: "klist", arguments, input, limit, most_bytes, outlives_us: false, holds: None, touches };
     let output = said(tools.call(call).await)?;
     let text = String::from_utf8_lossy(&output.stdout);
     last_end(&text).ok_or_else(|| "klist shows no ticket-granting ticket".to_owned())

@@ -1,21 +1,17 @@
 //! Whom the API server trusts to say who a user is: its own front proxy, by an authority and by name.
 
-use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
-use actix_tls::accept::rustls_0_23::TlsStream;
 use actix_web::HttpRequest;
-use actix_web::dev::Extensions;
 use actix_web::http::header::{HeaderMap, HeaderValue};
-use actix_web::rt::net::TcpStream;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use percent_encoding::percent_decode_str;
-use rustls::pki_types::CertificateDer;
 
 use super::Front;
 use crate::kubernetes::limited;
+use crate::receiver::port::PeerCertificates;
 
 /// Where each API server writes down how it can be recognized.
 const CONFIG_MAP: &str = "extension-apiserver-authentication";
@@ -94,21 +90,10 @@ fn text(value: &HeaderValue) -> Option<&str> {
     std::str::from_utf8(value.as_bytes()).ok()
 }
 
-/// What was shown when a connection began.
-struct Peer(Vec<CertificateDer<'static>>);
-
-/// For `HttpServer::on_connect`: keeps who it is.
-pub(super) fn keep_peer(connection: &dyn Any, data: &mut Extensions) {
-    let stream = connection.downcast_ref::<TlsStream<TcpStream>>();
-    if let Some(shown) = stream.and_then(|stream| stream.get_ref().1.peer_certificates()) {
-        data.insert(Peer(shown.to_vec()));
-    }
-}
-
 /// Whether who makes a request would be let in now, too: connections last, and meanwhile the API server may have come to trust another
 /// front proxy.
 pub(super) fn is_let_in(front: &Front, request: &HttpRequest) -> bool {
-    request.conn_data::<Peer>().is_some_and(|peer| front.accepted.accepts(&peer.0))
+    request.conn_data::<PeerCertificates>().is_some_and(|peer| front.accepted.accepts(&peer.0))
 }
 
 /// Reads it again. What cannot be read leaves it as it was.

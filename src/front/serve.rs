@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use actix_web::http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use actix_web::http::{ConnectionType, Method, StatusCode};
-use actix_web::{App, HttpRequest, HttpResponse, HttpServer, guard, web};
+use actix_web::{HttpRequest, HttpResponse, guard, web};
 use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use sha2::{Digest as _, Sha256};
 
 use super::access::Wish;
-use super::authentication::{User, is_let_in, keep_peer};
+use super::authentication::{User, is_let_in};
 use super::{Front, RequestSlot};
 use crate::jobs_api::refuse;
 use crate::mtls::server;
@@ -22,10 +22,14 @@ use crate::procs::list::parameters;
 use crate::procs::selection::Selection;
 use crate::procs::target::Target;
 use crate::procs::{GROUP, RESOURCE, VERSION};
-use crate::receiver::{ListenError, Port, bind, limited, start};
+use crate::receiver::door::Limits;
+use crate::receiver::port::{Clients, serve};
+use crate::receiver::{ListenError, Port, monitor};
 
 /// Threads of the port.
 const THREADS: usize = 2;
+/// Whoever reaches the port may begin a handshake; only the API server ends one.
+const LIMITS: Limits = Limits { waiting: 512, each: 64, known: 1024 };
 /// Headers of the leader's answers that are handed on.
 const SHOWN_HEADERS: [&str; 8] = [
     "content-type",
@@ -44,30 +48,22 @@ const ANSWER: Duration = Duration::from_secs(55);
 pub(super) fn listen(address: SocketAddr, front: &Arc<Front>) -> Result<Port, ListenError> {
     let config = server(front.shown.clone(), front.accepted.clone())?;
     let shared = web::Data::from(Arc::clone(front));
-    let app = move || App::new().app_data(shared.clone()).default_service(web::to(answer));
-    // A reader who leaves is noticed, also where nothing is written to him: the leader works for him until then.
-    let server = limited!(HttpServer::new(app)).workers(THREADS).h1_allow_half_closed(false).on_connect(keep_peer);
-    let (address, listener) = bind(address)?;
-    let server = server.listen_rustls_0_23(listener, config);
-    let server = server.map_err(|source| ListenError::Bind { address, source })?;
-    tracing::info!(%address, "the front of the jobs API listens");
-    Ok(start(address, server.run()))
+    let port = serve(address, THREADS, LIMITS, Clients::Certified(config), move |app| {
+        app.app_data(shared.clone()).default_service(web::to(answer));
+    })?;
+    tracing::info!(address = %port.address, "the front of the jobs API listens");
+    Ok(port)
 }
 
 /// Serves kubelet.
 pub(super) fn listen_health(address: SocketAddr, front: &Arc<Front>) -> Result<Port, ListenError> {
     let shared = web::Data::from(Arc::clone(front));
-    let app = move || {
+    serve(address, 1, monitor::LIMITS, Clients::Plain, move |app| {
         let get = |path: &str| web::resource(path).guard(guard::Get());
-        App::new()
-            .app_data(shared.clone())
+        app.app_data(shared.clone())
             .service(get("/healthz").to(|| async { HttpResponse::Ok().body("ok\n") }))
-            .service(get("/readyz").to(readyz))
-    };
-    let (address, listener) = bind(address)?;
-    let server = limited!(HttpServer::new(app)).workers(1).listen(listener);
-    let server = server.map_err(|source| ListenError::Bind { address, source })?;
-    Ok(start(address, server.run()))
+            .service(get("/readyz").to(readyz));
+    })
 }
 
 /// Ready without a leader, too: discovery needs none.
@@ -281,8 +277,8 @@ mod tests {
         head
     }
 
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_connection_is_let_in_for_as_long_as_its_certificate_is() {
+    /// A front whose clients are called `front-proxy-client`, and what such a client connects with.
+    fn served() -> (Arc<Front>, Port, String, Arc<ClientConfig>) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -291,8 +287,7 @@ mod tests {
         let front = Arc::new(front());
         let (chain, key) = certificate(&issuer, "front");
         front.shown.replace(&chain, &key).unwrap();
-        let accept = |name: &str| front.accepted.replace(&authority.pem(), BTreeSet::from([name.to_owned()])).unwrap();
-        accept("front-proxy-client");
+        accept(&front, &authority.pem(), "front-proxy-client");
         let port = listen("127.0.0.1:0".parse().unwrap(), &front).unwrap();
 
         let (chain, key) = certificate(&issuer, "front-proxy-client");
@@ -303,15 +298,55 @@ mod tests {
         let chain = vec![CertificateDer::from_pem_slice(chain.as_bytes()).unwrap()];
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
         let config = config.with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap();
-        let tls = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
-        let mut stream = StreamOwned::new(tls, TcpStream::connect(port.address).unwrap());
+        (front, port, authority.pem(), Arc::new(config))
+    }
+
+    fn accept(front: &Front, authority: &str, name: &str) {
+        front.accepted.replace(authority, BTreeSet::from([name.to_owned()])).unwrap();
+    }
+
+    fn connect(port: &Port, config: &Arc<ClientConfig>) -> StreamOwned<ClientConnection, TcpStream> {
+        let tls = ClientConnection::new(Arc::clone(config), "localhost".try_into().unwrap()).unwrap();
+        StreamOwned::new(tls, TcpStream::connect(port.address).unwrap())
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_connection_is_let_in_for_as_long_as_its_certificate_is() {
+        let (front, port, authority, config) = served();
+        let mut stream = connect(&port, &config);
         tokio::task::block_in_place(|| {
             assert!(ask(&mut stream).starts_with("HTTP/1.1 200"));
-            accept("front-proxy-client");
+            accept(&front, &authority, "front-proxy-client");
             assert!(ask(&mut stream).starts_with("HTTP/1.1 200"), "nothing has changed for it");
-            accept("another-client");
+            accept(&front, &authority, "another-client");
             let refused = ask(&mut stream);
             assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("connection: close"), "{refused}");
         });
+    }
+
+    /// A connection from this address, which says nothing.
+    async fn silent(from: [u8; 4], to: SocketAddr) -> tokio::net::TcpStream {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((from, 0))).unwrap();
+        socket.connect(to).await.unwrap()
+    }
+
+    #[rstest::rstest]
+    #[case::one_address(1)]
+    #[case::fifty_addresses(50)]
+    #[tokio::test(flavor = "multi_thread")]
+    async fn silent_connections_keep_no_place_from_the_api_server(#[case] addresses: u8) {
+        let (_front, port, _, config) = served();
+        let mut kept = Vec::new();
+        // More than twice as many as keep a port of actix-web's own busy, and again for each of the API server's connections.
+        for round in 0..3 {
+            for number in 0..1200_u32 {
+                let last = u8::try_from(number % u32::from(addresses)).unwrap() + 2;
+                kept.push(silent([127, 0, 7, last], port.address).await);
+            }
+            let mut stream = connect(&port, &config);
+            stream.sock.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            tokio::task::block_in_place(|| assert!(ask(&mut stream).starts_with("HTTP/1.1 200"), "round {round}"));
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use actix_web::http::StatusCode;
 use actix_web::http::header::{ACCEPT, RETRY_AFTER};
 use actix_web::web::Bytes;
-use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 use futures::Stream;
 use serde_json::json;
 use tracing::Instrument as _;
@@ -14,7 +14,7 @@ use super::files::whole;
 use super::log_query::LogQuery;
 use super::walk::Walk;
 use super::watch::Watching;
-use super::{Found, Jobs, files, in_span, log, now, wish};
+use super::{Found, Jobs, Records, files, in_span, log, now, wish};
 use crate::backends::Asked;
 use crate::ledger::LedgerError;
 use crate::mtls::{Accepted, Shown, server};
@@ -23,10 +23,15 @@ use crate::procs::list::{Cursor, Form, Query};
 use crate::procs::story::{HTCStory, STORIES};
 use crate::procs::target::{ObjectKind, Target};
 use crate::procs::{API_VERSION, HTCProc, Parent, ProcName, table};
-use crate::receiver::{ListenError, Port, bind, limited, start};
+use crate::receiver::door::Limits;
+use crate::receiver::port::{Clients, serve as serve_port};
+use crate::receiver::{ListenError, Port};
 
 /// Threads of the port.
 const THREADS: usize = 2;
+
+/// Only fronts end their handshakes.
+const LIMITS: Limits = Limits { waiting: 512, each: 64, known: 1024 };
 
 /// The leader's port: served until it is dropped.
 pub type LeaderPort = Port;
@@ -34,13 +39,9 @@ pub type LeaderPort = Port;
 /// Serves the jobs to who is `accepted`.
 pub fn listen(address: SocketAddr, jobs: Jobs, shown: Shown, accepted: Accepted) -> Result<LeaderPort, ListenError> {
     let config = server(shown, accepted)?;
-    let app = move || App::new().app_data(web::Data::new(jobs.clone())).default_service(web::to(answer));
-    // Of a log that is silent nothing is written that could tell that its reader has left.
-    let server = limited!(HttpServer::new(app)).workers(THREADS).h1_allow_half_closed(false);
-    let (address, listener) = bind(address)?;
-    let server = server.listen_rustls_0_23(listener, config);
-    let server = server.map_err(|source| ListenError::Bind { address, source })?;
-    Ok(start(address, server.run()))
+    serve_port(address, THREADS, LIMITS, Clients::Certified(config), move |app| {
+        app.app_data(web::Data::new(jobs.clone())).default_service(web::to(answer));
+    })
 }
 
 async fn answer(request: HttpRequest, jobs: web::Data<Jobs>) -> HttpResponse {
@@ -76,6 +77,7 @@ async fn serve(request: &HttpRequest, target: Target, jobs: &Jobs) -> Result<Htt
     jobs.records.must_be_complete()?;
     let user = request.headers().get("X-Remote-User").and_then(|user| std::str::from_utf8(user.as_bytes()).ok());
     let user = user.unwrap_or("somebody");
+    let records = Records { steps: jobs.records.steps.of(user), ..jobs.records.clone() };
     if let Some(wanted) = target.action(request.method().as_str())? {
         let (namespace, name) = (target.namespace.unwrap_or_default(), target.name.unwrap_or_default());
         return wish::wish(jobs, &namespace, &name, wanted, user).await;
@@ -107,7 +109,7 @@ async fn serve(request: &HttpRequest, target: Target, jobs: &Jobs) -> Result<Htt
             "analysis" => {
                 let found = find.await?;
                 found.must_have(Asked::Analysis)?;
-                analysis(jobs, &found).await
+                analysis(jobs, user, &found).await
             }
             _ => Err(Failure::no_such_path()),
         };
@@ -119,10 +121,10 @@ async fn serve(request: &HttpRequest, target: Target, jobs: &Jobs) -> Result<Htt
         (Some(name), None) => get(jobs, namespace.unwrap_or_default(), &name, query.form).await,
         (None, None) => match query.watch {
             Some(watch) => {
-                let watching = Watching::begin(jobs.records.clone(), namespace, &query, watch).await?;
+                let watching = Watching::begin(records, namespace, &query, watch).await?;
                 Ok(stream(futures::stream::unfold(watching, Watching::next)))
             }
-            None => list(jobs, namespace, query).await,
+            None => list(records, namespace, query).await,
         },
     }
 }
@@ -156,7 +158,8 @@ async fn story(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<H
 }
 
 /// Why a job is idle, in HTCondor's words.
-async fn analysis(jobs: &Jobs, found: &Found) -> Result<HttpResponse, Failure> {
+async fn analysis(jobs: &Jobs, user: &str, found: &Found) -> Result<HttpResponse, Failure> {
+    let _turn = jobs.turns.analysis(user).await?;
     let schedd = jobs.schedd(&found.parent)?;
     let analysis = schedd.analyze(&found.parent.uid, found.index).await;
     match analysis.map_err(|unknown| Failure::unavailable(unknown.message))? {
@@ -169,13 +172,13 @@ async fn analysis(jobs: &Jobs, found: &Found) -> Result<HttpResponse, Failure> {
     }
 }
 
-async fn list(jobs: &Jobs, namespace: Option<&str>, query: Query) -> Result<HttpResponse, Failure> {
-    let newest = jobs.records.ledger.sequence();
+async fn list(records: Records, namespace: Option<&str>, query: Query) -> Result<HttpResponse, Failure> {
+    let newest = records.ledger.sequence();
     if let Some(from) = &query.from {
-        jobs.records.must_have_had(from.version)?;
+        records.must_have_had(from.version)?;
     }
     let version = query.from.as_ref().map_or(newest, |from| from.version);
-    let walk = Walk::new(jobs.records.clone(), namespace, query.selection, query.from.as_ref()).await?;
+    let walk = Walk::new(records, namespace, query.selection, query.from.as_ref()).await?;
     let page =
         Page { walk, form: query.form, left: query.limit, version, last: None, written: 0, begun: false, over: false };
     // The first part tells whether there is an answer at all.

@@ -19,6 +19,11 @@ const ARCHIVES_OF_A_USER: usize = 2;
 const LOGS: usize = 64;
 /// For one user.
 const LOGS_OF_A_USER: usize = 8;
+/// Most jobs whose analysis HTCondor makes at once: each is a process that reads the ads of all slots, and may have
+/// [`crate::condor::confined`]'s memory. One for each user.
+const ANALYSES: usize = 2;
+/// Most steps of lists and watches that wait for the ledger's thread at once: whatever else is read and saved waits for no more.
+const STEPS: usize = 2;
 /// How long a request waits for its turn: the front waits longer for an answer.
 const WAIT: Duration = Duration::from_secs(20);
 
@@ -27,6 +32,7 @@ const WAIT: Duration = Duration::from_secs(20);
 pub struct Turns {
     archives: Arc<Kind>,
     logs: Arc<Kind>,
+    analyses: Arc<Kind>,
 }
 
 impl Default for Turns {
@@ -34,6 +40,7 @@ impl Default for Turns {
         Self {
             archives: Arc::new(Kind::new("archives of files", ARCHIVES, ARCHIVES_OF_A_USER)),
             logs: Arc::new(Kind::new("logs of jobs that run", LOGS, LOGS_OF_A_USER)),
+            analyses: Arc::new(Kind::new("analyses of idle jobs", ANALYSES, 1)),
         }
     }
 }
@@ -47,6 +54,39 @@ impl Turns {
     /// A turn to read the log of a job that runs for this user.
     pub(super) async fn log(&self, user: &str) -> Result<Turn, Failure> {
         self.logs.turn(user, WAIT).await
+    }
+
+    /// A turn to ask HTCondor for this user why a job does not run.
+    pub(super) async fn analysis(&self, user: &str) -> Result<Turn, Failure> {
+        self.analyses.turn(user, WAIT).await
+    }
+}
+
+/// Steps in which jobs are read from the ledger for people, one of each user at a time; clones share the number.
+#[derive(Clone, Debug)]
+pub struct Steps {
+    kind: Arc<Kind>,
+    user: String,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self { kind: Arc::new(Kind::new("lists of jobs", STEPS, 1)), user: String::new() }
+    }
+}
+
+impl Steps {
+    /// Those of this user.
+    pub(super) fn of(&self, user: &str) -> Self {
+        Self { kind: Arc::clone(&self.kind), user: user.to_owned() }
+    }
+
+    /// A turn to take one step. A step takes milliseconds, thus it is waited for without a limit.
+    pub(super) async fn next(&self) -> Option<Turn> {
+        // Neither semaphore is ever closed.
+        let of_the_user = self.kind.of(&Sharer::of(&self.user)).acquire_owned().await.ok()?;
+        let of_all = Arc::clone(&self.kind.all).acquire_owned().await.ok()?;
+        Some(Turn { _of_the_user: of_the_user, _of_all: of_all })
     }
 }
 
@@ -106,7 +146,7 @@ mod tests {
     #[tokio::test]
     async fn who_has_as_many_turns_as_a_user_may_waits_and_others_do_not() {
         let turns = Turns::default();
-        for (kind, all) in [(&turns.archives, ARCHIVES), (&turns.logs, LOGS)] {
+        for (kind, all) in [(&turns.archives, ARCHIVES), (&turns.logs, LOGS), (&turns.analyses, ANALYSES)] {
             let mut taken = Vec::new();
             for _ in 0..kind.each {
                 taken.push(kind.turn("ann", SHORT).await.unwrap());
@@ -129,6 +169,19 @@ mod tests {
             let (next, ()) = tokio::join!(kind.turn("ann", WAIT), async { drop(taken.pop()) });
             assert!(next.is_ok(), "it waits for its turn");
         }
+    }
+
+    #[tokio::test]
+    async fn steps_of_one_user_follow_each_other_and_leave_room_for_others() {
+        let steps = Steps::default();
+        let (ann, bob, eve) = (steps.of("ann"), steps.of("bob"), steps.of("eve"));
+        let anns = ann.next().await;
+        let waits = async |steps: &Steps| tokio::time::timeout(SHORT, steps.next()).await.is_err();
+        assert!(anns.is_some() && waits(&ann).await);
+        let bobs = bob.next().await;
+        assert!(bobs.is_some() && waits(&eve).await, "as many as there may be");
+        let (eves, ()) = tokio::join!(eve.next(), async { drop(anns) });
+        assert!(eves.is_some());
     }
 
     #[tokio::test]

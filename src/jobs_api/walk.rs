@@ -68,6 +68,7 @@ impl Walk {
     /// The same for who wants so many at most.
     pub(super) async fn next_of(&mut self, most: usize) -> Result<Option<Vec<HTCProc>>, LedgerError> {
         let Some(parent) = self.parents.front() else { return Ok(None) };
+        let _turn = self.records.steps.next().await;
         let only = self.selection.only_index();
         let limit = match only {
             Some(_) => 1,

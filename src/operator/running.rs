@@ -20,7 +20,7 @@ use crate::controller::{self, Context, NamespaceJobs, Publisher, VolatileState, 
 use crate::credentials::Credentials;
 use crate::fence::Fence;
 use crate::jobs_api::certificates::{CertificateKeeper, Lives, Places};
-use crate::jobs_api::{self, Jobs, Records, Turns, Volume};
+use crate::jobs_api::{self, Jobs, Records, Steps, Turns, Volume};
 use crate::lease::Leader;
 use crate::ledger::{Ledger, LedgerError};
 use crate::metrics::Metrics;
@@ -220,6 +220,7 @@ fn records(context: &Context) -> Records {
         listed: context.listed.subscribe(),
         touched: context.touched.clone(),
         ledger: context.ledger.clone(),
+        steps: Steps::default(),
         operator: context.operator.clone(),
     }
 }

@@ -42,6 +42,7 @@ on_versions!(
         attacks::a_leader_lets_in_fronts_alone,
         attacks::nobody_speaks_for_others,
         attacks::one_user_does_not_read_all_archives,
+        attacks::silent_connections_leave_the_api_available,
         kubectl::as_any_other_kind,
         kubectl::what_cannot_be_done_is_refused,
         logs::why_a_job_is_idle,

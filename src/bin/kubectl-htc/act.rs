@@ -10,6 +10,7 @@ use htc_operator::machine::wishes::Wanted;
 use super::Failure;
 use super::cluster::{Cluster, Jobs};
 use super::procs::{Which, parse_which};
+use super::say::{say, tell};
 
 /// Requests under way at a time.
 const AT_ONCE: usize = 8;
@@ -67,10 +68,10 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments, wanted: Wanted
     let mut failed = 0;
     while let Some((name, result)) = done.next().await {
         match result {
-            Ok(()) => println!("htcproc/{name} {will}"),
+            Ok(()) => say!("htcproc/{name} {will}"),
             Err(why) => {
                 failed += 1;
-                eprintln!("error: cannot {action} htcproc/{name}: {why}");
+                tell!("error: cannot {action} htcproc/{name}: {why}");
             }
         }
     }

@@ -11,6 +11,7 @@ use kube::config::Kubeconfig;
 
 use super::cluster::{Cluster, Jobs, parse_name};
 use super::patience::Patience;
+use super::say::{self, say};
 
 /// Name by which kubectl looks for the program.
 pub(super) const PROGRAM: &str = "kubectl_complete-htc";
@@ -62,9 +63,9 @@ pub(super) async fn run(root: Command, words: &[String]) -> ExitCode {
     let names = tokio::time::timeout(PATIENCE, names).await.unwrap_or_default();
     for (name, about) in names.iter().filter(|(name, _)| name.starts_with(&word)) {
         let about = about.lines().next().unwrap_or_default();
-        if about.is_empty() { println!("{before}{name}") } else { println!("{before}{name}\t{about}") }
+        say::word(&format!("{before}{name}"), about);
     }
-    println!(":{}", if files { FILES } else { NO_FILES });
+    say!(":{}", if files { FILES } else { NO_FILES });
     ExitCode::SUCCESS
 }
 

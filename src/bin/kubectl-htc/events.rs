@@ -6,13 +6,16 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 
+use super::Failure;
 use super::cluster::Jobs;
 
 /// The Events of the object, in no order.
-pub(super) async fn events_of(jobs: &Jobs, job: &HTCJob) -> Result<Vec<Event>, kube::Error> {
+pub(super) async fn events_of(jobs: &Jobs, job: &HTCJob) -> Result<Vec<Event>, Failure> {
     let api: Api<Event> = Api::namespaced(jobs.client.clone(), &jobs.namespace);
     let uid = job.uid().unwrap_or_default();
-    Ok(api.list(&ListParams::default().fields(&format!("involvedObject.uid={uid}"))).await?.items)
+    let events = api.list(&ListParams::default().fields(&format!("involvedObject.uid={uid}"))).await;
+    let doing = || format!("list the Events of HTCJob {}/{}", jobs.namespace, job.name_any());
+    Ok(events.map_err(|error| Failure::new(&doing(), error))?.items)
 }
 
 /// When it happened.

@@ -12,6 +12,7 @@ use self::parcel::{Parcel, is_taken, make};
 use super::Failure;
 use super::cluster::{Cluster, Jobs};
 use super::procs::{Proc, Which, parse_which};
+use super::say::{self, say, tell};
 
 /// So often in a row a connection may end before anything came.
 const TRIES: u32 = 5;
@@ -64,14 +65,14 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
             progress.clear();
             // A call that was to replace what is there may have come to half of it.
             if parcel.is_whole() {
-                eprintln!(
+                tell!(
                     "error: {}: an earlier call has not moved all files there: repeat it with --overwrite",
                     place.display()
                 );
                 failed += 1;
                 continue;
             }
-            eprintln!("{}: there is something already; skipped (--overwrite replaces it)", place.display());
+            tell!("{}: there is something already; skipped (--overwrite replaces it)", place.display());
             parcel.discard()?;
             progress.done += 1;
             continue;
@@ -80,7 +81,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         if let Fetched::Gone(why) = fetch(&jobs, proc, &parcel, &mut progress).await? {
             // The others are there still.
             progress.clear();
-            eprintln!("error: {why}");
+            tell!("error: {why}");
             // Only of a job that is there it is known that its output is gone.
             if jobs.one(&proc.name).await.is_ok() {
                 parcel.discard()?;
@@ -93,9 +94,9 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         progress.done += 1;
     }
     progress.clear();
-    println!("output of {} of {} jobs is in {}", progress.done, here.len() + missing.len(), folder.display());
+    say!("output of {} of {} jobs is in {}", progress.done, here.len() + missing.len(), folder.display());
     if !missing.is_empty() {
-        eprintln!("the output of {} jobs is not stored (yet)", missing.len());
+        tell!("the output of {} jobs is not stored (yet)", missing.len());
     }
     if failed == 0 { Ok(ExitCode::SUCCESS) } else { Ok(ExitCode::from(super::ERROR)) }
 }
@@ -195,13 +196,13 @@ impl Progress {
 
     fn show(&self, name: &str, at: u64, length: Option<u64>) {
         if self.terminal {
-            eprint!("\r\x1b[K{}", self.line(name, at, length));
+            say::progress(&self.line(name, at, length));
         }
     }
 
     fn clear(&self) {
         if self.terminal {
-            eprint!("\r\x1b[K");
+            say::clear();
         }
     }
 }

@@ -9,6 +9,7 @@ use super::Failure;
 use super::cluster::Cluster;
 use super::line;
 use super::procs::{Which, failed_only, parse_which};
+use super::say::{self, say, tell};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
@@ -54,8 +55,8 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     let pages = jobs.pages(&name.htcjob, &selector.join(","), accept).await?;
     if table {
         match lines(&pages, *output == Some(Format::Wide)) {
-            Some(lines) => println!("{}", lines.join("\n")),
-            None => eprintln!("No jobs found."),
+            Some(lines) => say!("{}", lines.join("\n")),
+            None => tell!("No jobs found."),
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -63,15 +64,14 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     match output {
         Some(Format::Name) => {
             for item in &items {
-                println!("htcproc.procs.htc.cern.ch/{}", item["metadata"]["name"].as_str().unwrap_or_default());
+                say!("htcproc.procs.htc.cern.ch/{}", item["metadata"]["name"].as_str().unwrap_or_default());
             }
         }
         Some(Format::Yaml) => {
             let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
-            let yaml = serde_saphyr::to_string(&list).map_err(|error| Failure::new("write YAML", error))?;
-            print!("{yaml}");
+            say::yaml(&list)?;
         }
-        _ => println!("{:#}", json!({ "apiVersion": "v1", "kind": "List", "items": items })),
+        _ => say::json(&json!({ "apiVersion": "v1", "kind": "List", "items": items }))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,5 @@
 //! Prints what jobs have written, or write.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use super::Failure;
 use super::cluster::{Cluster, Jobs};
 use super::patience::Patience;
 use super::procs::{Proc, Refused, Which, parse_which};
+use super::say::{self, say, tell};
 
 /// Pause before a job is looked at again that has no log yet.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -75,23 +75,23 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     let mut code = ExitCode::SUCCESS;
     for proc in procs.iter().take(MOST) {
         if *failed {
-            println!("==> {}/{} <==", name.htcjob, proc.index);
+            say!("==> {}/{} <==", name.htcjob, proc.index);
         }
         let mut shown = Shown::begin(arguments.tail);
         match shown.print_whole(&jobs, proc, arguments).await {
             Ok(()) => {}
             Err(Refused { code: NO_LOG | NOT_FOUND, message, .. }) if *failed && proc.is_gone() => {
-                eprintln!("{message}");
+                tell!("{message}");
             }
             Err(Refused { message, .. }) if *failed => {
-                eprintln!("error: {message}");
+                tell!("error: {message}");
                 code = ExitCode::from(super::ERROR);
             }
             Err(Refused { message, .. }) => return Err(Failure(message)),
         }
     }
     if procs.len() > MOST {
-        eprintln!("{} more jobs have failed: kubectl htc jobs {} --failed", procs.len() - MOST, name.htcjob);
+        tell!("{} more jobs have failed: kubectl htc jobs {} --failed", procs.len() - MOST, name.htcjob);
     }
     Ok(code)
 }
@@ -161,9 +161,7 @@ impl Shown {
         self.answered(|name| answer.header(name).map(str::to_owned));
         while let Some(part) = answer.next().await {
             let part = part.map_err(|why| Refused::nobody(0, why))?;
-            let mut out = std::io::stdout().lock();
-            let written = out.write_all(&part).and_then(|()| out.flush());
-            written.map_err(|error| Refused::nobody(HERE, error))?;
+            say::raw(&part).map_err(|error| Refused::nobody(HERE, error))?;
             self.came(part.len() as u64);
         }
         Ok(())
@@ -185,7 +183,7 @@ async fn follow_to_the_end(jobs: &Jobs, first: &Proc, arguments: &Arguments) -> 
     let (mut proc, mut shown, mut told) = (first.clone(), Shown::begin(arguments.tail), String::new());
     let mut say = |words: String| {
         if told != words {
-            eprintln!("{words}");
+            tell!("{words}");
             told = words;
         }
     };
@@ -206,12 +204,12 @@ async fn follow_to_the_end(jobs: &Jobs, first: &Proc, arguments: &Arguments) -> 
                 // The run is over, or the job has only just begun.
                 Ok(()) => {}
                 Err(Refused { code: ANOTHER_RUN, .. }) if shown.run.is_some() => {
-                    eprintln!("{} was started again", proc.name);
+                    tell!("{} was started again", proc.name);
                     shown = Shown::begin(None);
                     continue;
                 }
                 Err(Refused { code: CUT, message, .. }) => {
-                    eprintln!("{message}");
+                    tell!("{message}");
                     if ended {
                         return Ok(ExitCode::SUCCESS);
                     }
@@ -243,7 +241,7 @@ async fn follow_to_the_end(jobs: &Jobs, first: &Proc, arguments: &Arguments) -> 
             Ok(now) => {
                 // An operator of before does not say of which run a log is.
                 if shown.run.is_none() && now.attempts > proc.attempts && proc.attempts > 0 && shown.bytes > 0 {
-                    eprintln!("{} was started again", now.name);
+                    tell!("{} was started again", now.name);
                     shown = Shown::begin(None);
                 }
                 proc = now;

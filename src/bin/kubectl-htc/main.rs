@@ -1,5 +1,4 @@
 //! `kubectl htc`: what users do with HTCJobs beyond `kubectl get` and `kubectl describe`.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is what talks to the terminal")]
 
 mod act;
 mod cluster;
@@ -14,19 +13,22 @@ mod patience;
 mod procs;
 mod queue;
 mod retry;
+mod say;
 mod story;
 mod submit;
 mod wait;
 mod why;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use htc_operator::api::text::{harmless, harmless_lines};
 use htc_operator::machine::wishes::Wanted;
 
 use self::cluster::Cluster;
+use self::say::{line, tell};
+use self::words::Words;
 
 /// Something went wrong that is not a job's failure.
 const ERROR: u8 = 2;
@@ -113,14 +115,9 @@ struct Failure(String);
 
 impl Failure {
     /// While doing what, and why.
-    fn new(doing: &str, why: impl std::fmt::Display) -> Self {
-        Self(format!("cannot {doing}: {why}"))
+    fn new(doing: &str, why: impl Words) -> Self {
+        Self(format!("cannot {doing}: {}", why.words()))
     }
-}
-
-/// One line for people. What jobs, users and HTCondor have written into it can neither steer a terminal nor begin another line.
-fn line(text: &str) -> String {
-    harmless(text, usize::MAX)
 }
 
 fn main() -> ExitCode {
@@ -136,7 +133,7 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let result = runtime.map_err(|error| Failure::new("start", error)).and_then(|runtime| runtime.block_on(run(cli)));
     result.unwrap_or_else(|failure| {
-        eprintln!("error: {}", harmless_lines(&failure.0));
+        tell!("error: {failure}");
         ExitCode::from(ERROR)
     })
 }
@@ -147,8 +144,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "kubectl-htc", &mut script);
-            let written = std::io::Write::write_all(&mut std::io::stdout(), &script);
-            written.map(|()| ExitCode::SUCCESS).map_err(|error| Failure::new("print the script", error))
+            say::raw(&script).map(|()| ExitCode::SUCCESS).map_err(|error| Failure::new("print the script", error))
         }
         Command::Files(arguments) => files::run(&cli.cluster, &arguments).await,
         Command::Hold(arguments) => act::run(&cli.cluster, &arguments, Wanted::Hold).await,

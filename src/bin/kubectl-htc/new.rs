@@ -6,6 +6,7 @@ use kube::ResourceExt as _;
 use kube::api::PostParams;
 
 use super::Failure;
+use super::say::{self, say};
 
 /// Flags of every command that creates an HTCJob.
 #[derive(clap::Args)]
@@ -41,22 +42,16 @@ impl New {
     pub(super) fn print(&self, new: &HTCJob, more: &str) -> Result<(), Failure> {
         let name = new.name_any();
         match self.output {
-            Some(Format::Json) => {
-                let json = serde_json::to_string_pretty(new);
-                println!("{}", json.map_err(|error| Failure::new("print the HTCJob", error))?);
-            }
-            Some(Format::Yaml) => {
-                let yaml = serde_saphyr::to_string(new);
-                print!("{}", yaml.map_err(|error| Failure::new("print the HTCJob", error))?);
-            }
-            Some(Format::Name) => println!("htcjob.htc.cern.ch/{name}"),
+            Some(Format::Json) => say::json(new)?,
+            Some(Format::Yaml) => say::yaml(new)?,
+            Some(Format::Name) => say!("htcjob.htc.cern.ch/{name}"),
             None => {
                 let dry = match self.dry_run {
                     DryRun::None => "",
                     DryRun::Client => " (dry run)",
                     DryRun::Server => " (server dry run)",
                 };
-                println!("htcjob.htc.cern.ch/{name} created{dry}{more}");
+                say!("htcjob.htc.cern.ch/{name} created{dry}{more}");
             }
         }
         Ok(())

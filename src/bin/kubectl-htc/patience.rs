@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use super::line;
+use super::say::tell;
 
 /// How long is waited, and since when.
 pub(super) struct Patience {
@@ -37,7 +38,7 @@ impl Patience {
             return false;
         }
         if !self.told.replace(true) {
-            eprintln!("{}: trying again for {} s", line(why), self.all.as_secs());
+            tell!("{}: trying again for {} s", line(why), self.all.as_secs());
         }
         tokio::time::sleep(pause).await;
         true

@@ -12,6 +12,7 @@ use strum::VariantArray as _;
 
 use super::Failure;
 use super::cluster::{Jobs, parse_name};
+use super::words::Words;
 
 /// Where HTCProcs are.
 const BASE: &str = "/apis/procs.htc.cern.ch/v1alpha1/namespaces";
@@ -111,8 +112,8 @@ pub(super) struct Refused {
 
 impl Refused {
     /// By nobody: `code` says what has gone wrong.
-    pub(super) fn nobody(code: u16, message: impl std::fmt::Display) -> Self {
-        Self { code, message: message.to_string(), retry_after: None }
+    pub(super) fn nobody(code: u16, message: impl Words) -> Self {
+        Self { code, message: message.words(), retry_after: None }
     }
 
     /// The message, for who is told what is done about it.

@@ -8,6 +8,7 @@ use kube::{Api, ResourceExt as _};
 
 use super::Failure;
 use super::cluster::Cluster;
+use super::say::say;
 
 /// Letters of a bar.
 const BAR: usize = 20;
@@ -27,15 +28,15 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     let api: Api<HTCQueue> = Api::all(cluster.jobs().await?.client);
     if let Some(name) = &arguments.name {
         let queue = api.get(name).await.map_err(|error| Failure::new(&format!("get HTCQueue {name}"), error))?;
-        print!("{}", page(&queue));
+        say!("{}", page(&queue));
         return Ok(ExitCode::SUCCESS);
     }
     let queues = api.list(&ListParams::default()).await.map_err(|error| Failure::new("list HTCQueues", error))?.items;
     if queues.is_empty() {
-        println!("there are no HTCQueues. Where Kueue queues HTCJobs: kubectl get workloads.kueue.x-k8s.io");
+        say!("there are no HTCQueues. Where Kueue queues HTCJobs: kubectl get workloads.kueue.x-k8s.io");
     }
     for queue in &queues {
-        println!("{}", line(queue));
+        say!("{}", line(queue));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -102,7 +103,7 @@ fn page(queue: &HTCQueue) -> String {
         let place = waits.position.map_or_else(|| "-".to_owned(), |place| format!("{place}."));
         lines.push(format!("  {place:<4} {}/{} ({}): {}", waits.namespace, waits.name, waits.reason, waits.message));
     }
-    lines.join("\n") + "\n"
+    lines.join("\n")
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use super::events::{events_of, time};
 use super::head::head;
 use super::line;
 use super::procs::Refused;
+use super::say::{self, say, tell};
 
 #[derive(clap::Args)]
 #[command(
@@ -65,17 +66,17 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
             return Ok(ExitCode::SUCCESS);
         }
         match &note {
-            None => eprintln!("{}: a timeline of {count} jobs", path.display()),
-            Some(note) => eprintln!("{}: {note}", path.display()),
+            None => tell!("{}: a timeline of {count} jobs", path.display()),
+            Some(note) => tell!("{}: {note}", path.display()),
         }
     }
     let steps = steps(&job, told);
     match arguments.output {
-        None => println!("{}\n{}", head(&jobs.namespace, &job, &status(&job)), text(&job, &steps, now)),
+        None => say!("{}\n{}", head(&jobs.namespace, &job, &status(&job)), text(&job, &steps, now)),
         Some(format) => print(format, &steps)?,
     }
     if let Some(left_out) = left_out {
-        eprintln!("{left_out}");
+        tell!("{left_out}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -99,7 +100,7 @@ pub(super) async fn told(jobs: &Jobs, job: &HTCJob) -> (Vec<Step>, Option<String
             };
             (steps, Some(format!("The steps come from Events, which Kubernetes keeps for an hour: {why}.{gone}")))
         }
-        Err(error) => (Vec::new(), Some(format!("{why}. Events cannot be listed: {error}"))),
+        Err(error) => (Vec::new(), Some(format!("{why}; {error}"))),
     }
 }
 
@@ -107,11 +108,7 @@ pub(super) async fn told(jobs: &Jobs, job: &HTCJob) -> (Vec<Step>, Option<String
 fn recorded(story: &Value) -> (Vec<Step>, Option<String>) {
     let step = |transition: &Value| {
         let text = |key: &str| transition[key].as_str().unwrap_or_default();
-        Some(Step {
-            at: text("time").parse().ok()?,
-            what: text("reason").to_owned(),
-            message: text("message").to_owned(),
-        })
+        Some(Step { at: text("time").parse().ok()?, what: line(text("reason")), message: text("message").to_owned() })
     };
     let steps = story["transitions"].as_array().into_iter().flatten().filter_map(step).collect();
     let earlier = story["earlierTransitions"].as_i64().unwrap_or_default();
@@ -132,7 +129,7 @@ fn of_events(events: &[Event]) -> Vec<Step> {
     let owned = |text: &Option<String>| text.clone().unwrap_or_default();
     events
         .iter()
-        .map(|(event, at)| Step { at: *at, what: owned(&event.reason), message: owned(&event.message) })
+        .map(|(event, at)| Step { at: *at, what: line(&owned(&event.reason)), message: owned(&event.message) })
         .collect()
 }
 
@@ -219,10 +216,8 @@ fn print(format: Format, steps: &[Step]) -> Result<(), Failure> {
         .collect();
     let list = json!({ "steps": items });
     match format {
-        Format::Json => println!("{list:#}"),
-        Format::Yaml => {
-            print!("{}", serde_saphyr::to_string(&list).map_err(|error| Failure::new("write YAML", error))?);
-        }
+        Format::Json => say::json(&list)?,
+        Format::Yaml => say::yaml(&list)?,
     }
     Ok(())
 }
@@ -271,8 +266,7 @@ async fn rows(jobs: &Jobs, job: &HTCJob, told: &[Step], now: i64) -> (Vec<Row>, 
 
 fn write(path: &Path, svg: &str) -> Result<(), Failure> {
     if path == Path::new("-") {
-        print!("{svg}");
-        return Ok(());
+        return say::raw(svg.as_bytes()).map_err(|error| Failure::new("write to standard output", error));
     }
     std::fs::write(path, svg).map_err(|error| Failure::new(&format!("write {}", path.display()), error))
 }

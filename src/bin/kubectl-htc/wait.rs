@@ -1,6 +1,6 @@
 //! Waits for the end of an HTCJob.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,8 @@ use kube::ResourceExt as _;
 
 use super::Failure;
 use super::cluster::{Cluster, parse_name};
+use super::say::{self, say, tell};
+use super::words::Words;
 
 /// How often the API server is asked.
 const EVERY: Duration = Duration::from_secs(1);
@@ -44,7 +46,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
         progress.show(&known);
         if let Some((told, code)) = end(&known) {
             progress.clear();
-            println!("htcjob.htc.cern.ch/{name}: {told}");
+            say!("htcjob.htc.cern.ch/{name}: {told}");
             return Ok(code);
         }
         if timeout.is_some_and(|timeout| began.elapsed() >= timeout) {
@@ -63,7 +65,7 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
                 return Err(Failure::new(&format!("get HTCJob {}/{name}", jobs.namespace), error));
             }
             // The API server cannot be reached: jobs go on without it.
-            Err(error) => progress.note(&format!("cannot reach the API server, trying again: {error}")),
+            Err(error) => progress.note(&format!("cannot reach the API server, trying again: {}", error.words())),
         }
     }
 }
@@ -129,10 +131,9 @@ impl Progress {
         let (same, soon) =
             self.last.as_ref().map_or((false, false), |(at, last)| (*last == line, at.elapsed() < LINE_EVERY));
         if self.terminal {
-            eprint!("\r\x1b[K[{}] {line}", bar(&status));
-            let _ = std::io::stderr().flush();
+            say::progress(&format!("[{}] {line}", bar(&status)));
         } else if !same && !soon {
-            eprintln!("{line}");
+            tell!("{line}");
         } else {
             return;
         }
@@ -149,14 +150,14 @@ impl Progress {
     fn note(&mut self, text: &str) {
         if self.last.as_ref().is_none_or(|(_, last)| last != text) {
             self.clear();
-            eprintln!("{text}");
+            tell!("{text}");
             self.last = Some((Instant::now(), text.to_owned()));
         }
     }
 
     fn clear(&self) {
         if self.terminal {
-            eprint!("\r\x1b[K");
+            say::clear();
         }
     }
 }

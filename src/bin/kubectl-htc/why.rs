@@ -14,6 +14,7 @@ use super::events::{events_of, time};
 use super::head::head;
 use super::line;
 use super::procs::{Proc, Refused, Which, parse_which};
+use super::say::say;
 use super::story::{self, Step};
 
 /// How many of the last Events are shown.
@@ -39,29 +40,29 @@ pub(super) async fn run(cluster: &Cluster, arguments: &Arguments) -> Result<Exit
     }
     let job = jobs.get(name).await?;
     let status = job.status.clone().unwrap_or_default();
-    println!("{}", head(&jobs.namespace, &job, &status));
+    say!("{}", head(&jobs.namespace, &job, &status));
     for condition in &status.conditions {
         let mark = if condition.status == ConditionStatus::False { "not " } else { "" };
-        println!("  {mark}{} ({}): {}", condition.type_, condition.reason, line(&condition.message));
+        say!("  {mark}{} ({}): {}", condition.type_, condition.reason, line(&condition.message));
     }
     if let Some(failed) = &status.failed_indexes {
-        println!("Failed jobs: {failed}");
+        say!("Failed jobs: {failed}");
     }
     match events(&jobs, &job).await {
         Ok(events) if events.is_empty() => {}
         Ok(events) => {
-            println!("Last Events:");
+            say!("Last Events:");
             for event in events {
-                println!("  {}", line(&event));
+                say!("  {}", line(&event));
             }
         }
-        Err(error) => println!("Events cannot be listed: {error}"),
+        Err(error) => say!("Last Events: {error}"),
     }
     let has_pods = job.spec.backend() == Backend::Kubernetes;
     if status.idle > 0 && !has_pods {
         idle(&jobs, name).await;
     }
-    println!("Next: {}", next(name, &status, has_pods));
+    say!("Next: {}", next(name, &status, has_pods));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -78,7 +79,7 @@ async fn show(jobs: &Jobs, proc: &str, title: &str, what: &str) {
     let mut answer = match jobs.of_job(proc, what).await {
         Ok(answer) => answer,
         Err(Refused { code: 403, message, .. }) => {
-            return println!("{title}\n  you may not see that: {}", line(&message));
+            return say!("{title}\n  you may not see that: {}", line(&message));
         }
         Err(_) => return,
     };
@@ -87,9 +88,9 @@ async fn show(jobs: &Jobs, proc: &str, title: &str, what: &str) {
         text.extend(part);
     }
     if !text.is_empty() {
-        println!("{title}");
+        say!("{title}");
         for written in String::from_utf8_lossy(&text).lines() {
-            println!("  {}", line(written));
+            say!("  {}", line(written));
         }
     }
 }
@@ -100,23 +101,23 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
     let job = jobs.get(&which.htcjob).await;
     let has_pods = job.as_ref().is_ok_and(|job| job.spec.backend() == Backend::Kubernetes);
     let starts = if has_pods { "its Pods were started" } else { "HTCondor has started it" };
-    println!("{} is {}; {starts} {} times", proc.name, proc.state, proc.attempts);
+    say!("{} is {}; {starts} {} times", proc.name, proc.state, proc.attempts);
     for (key, value) in &proc.status {
-        println!("  {key}: {}", line(value));
+        say!("  {key}: {}", line(value));
     }
     let htcjob = job.as_ref().ok().and_then(|job| job.status.as_ref()?.job_name.as_deref());
     if let Ok(job) = &job {
         let (told, _) = story::told(jobs, job).await;
         let of_it: Vec<&Step> = told.iter().filter(|step| is_about(step, &proc)).collect();
         if !of_it.is_empty() {
-            println!("Events about it:");
+            say!("Events about it:");
         }
         for step in of_it.iter().skip(of_it.len().saturating_sub(EVENTS)) {
-            println!("  {} {} {}", step.at.strftime("%Y-%m-%d %H:%M:%SZ"), step.what, line(&step.message));
+            say!("  {} {} {}", step.at.strftime("%Y-%m-%d %H:%M:%SZ"), step.what, line(&step.message));
         }
     }
     match proc.state.as_str() {
-        "Idle" if has_pods => println!("{}", where_to_look(&proc, htcjob)),
+        "Idle" if has_pods => say!("{}", where_to_look(&proc, htcjob)),
         "Idle" => show(jobs, &proc.name, "HTCondor on why it does not run:", "analysis").await,
         "Running" | "Failed" | "Succeeded" => {
             let stream = if has_pods { "out" } else { "err" };
@@ -126,7 +127,7 @@ async fn why_job(jobs: &Jobs, which: &Which) -> Result<ExitCode, Failure> {
         _ => {}
     }
     let (htcjob, index) = (&which.htcjob, proc.index);
-    println!(
+    say!(
         "Next: {}",
         match proc.state.as_str() {
             "Waiting" => format!("see why the HTCJob is not submitted: kubectl htc why {htcjob}"),
@@ -171,7 +172,7 @@ fn is_about(step: &Step, proc: &Proc) -> bool {
 }
 
 /// The last Events of the object, oldest first.
-async fn events(jobs: &Jobs, job: &HTCJob) -> Result<Vec<String>, kube::Error> {
+async fn events(jobs: &Jobs, job: &HTCJob) -> Result<Vec<String>, Failure> {
     let mut events: Vec<(Timestamp, String)> = events_of(jobs, job)
         .await?
         .into_iter()

@@ -9,7 +9,8 @@ fn tools() -> Tools {
 
 fn call<'a>(tool: &'static str, arguments: &[&'a str], limit: Duration) -> Call<'a> {
     let (arguments, touches) = (arguments.to_vec(), Touches::default());
-    Call { tool, arguments, input: Vec::new(), limit, outlives_us: false, holds: None, touches }
+    let (input, most_bytes) = (Vec::new(), DONE);
+    Call { tool, arguments, input, limit, most_bytes, outlives_us: false, holds: None, touches }
 }
 
 #[tokio::test]
@@ -79,12 +80,12 @@ fn what_starts_a_tool_is_named_by_its_path() {
 #[tokio::test]
 async fn a_question_has_a_cost_and_a_limit() {
     let (tools, limit) = (tools(), Duration::from_secs(20));
-    let ask = async |script| tools.ask("sh", &["-c", script], limit).await.unwrap().cost;
+    let ask = async |script| tools.ask("sh", &["-c", script], limit, DONE).await.unwrap().cost;
     let asleep = ask("sleep 0.3").await;
     assert!(asleep.there >= Duration::from_millis(250) && asleep.here < Duration::from_millis(150), "{asleep:?}");
     let busy = ask("i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done").await;
     assert!(busy.here > Duration::from_millis(50) && busy.there < busy.here / 2, "{busy:?}");
-    let error = tools.ask("sleep", &["1000"], Duration::from_millis(200)).await.unwrap_err();
+    let error = tools.ask("sleep", &["1000"], Duration::from_millis(200), DONE).await.unwrap_err();
     assert!(matches!(error, ToolError::TimedOut { dead: true, .. }), "{error:?}");
 }
 
@@ -107,7 +108,7 @@ async fn who_is_killed_at_its_limit_is_told_from_who_dies_otherwise() {
     for (signal, number, cause) in [("XFSZ", 25, "a file larger"), ("ABRT", 6, "memory"), ("SEGV", 11, "memory")] {
         let script = format!("ulimit -c 0; kill -{signal} $$");
         let arguments = ["-c", script.as_str()];
-        for error in [tools.run("sh", &arguments).await, tools.ask("sh", &arguments, limit).await] {
+        for error in [tools.run("sh", &arguments).await, tools.ask("sh", &arguments, limit, DONE).await] {
             let error = error.unwrap_err();
             assert!(matches!(error, ToolError::Killed { signal, .. } if signal == number), "{error:?}");
             assert!(error.to_string().contains(cause), "{error}");
@@ -118,4 +119,29 @@ async fn who_is_killed_at_its_limit_is_told_from_who_dies_otherwise() {
         assert!(matches!(error, ToolError::TimedOut { .. }), "{error:?}");
     }
     assert!(tools.run("sh", &["-c", "exit 255"]).await.is_ok());
+}
+
+#[tokio::test]
+async fn an_answer_has_as_many_bytes_as_its_question_allows() {
+    let (tools, limit) = (tools(), Duration::from_secs(20));
+    let ask = async |bytes: &str| tools.ask("head", &["-c", bytes, "/dev/zero"], limit, 4096).await;
+    assert_eq!(ask("4096").await.unwrap().stdout.len(), 4096);
+    let error = ask("4097").await.unwrap_err();
+    assert!(matches!(error, ToolError::TooMuch { most: 4096, dead: true, .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_all_tools_say_at_once_is_less_than_the_pod_may_have() {
+    let deployment = std::fs::read_to_string("deploy/base/deployment.yaml").unwrap();
+    let limit = deployment.split("limits:\n              memory: ").nth(1).unwrap().lines().next().unwrap();
+    let limit: usize = limit.strip_suffix("Gi").unwrap().parse().unwrap();
+    assert!(KEPT <= limit * 1024 * 1024 * 1024 / 4, "the ledger, caches and answers have the rest");
+    let (tools, limit) = (tools(), Duration::from_secs(20));
+    // Of another pool, too.
+    let other = tools.for_pool("localhost", Metrics::default());
+    let taken = tools.kept.acquire_many(units(KEPT)).await.unwrap();
+    let waits = tokio::time::timeout(Duration::from_millis(100), other.ask("true", &[], limit, 1)).await;
+    assert!(waits.is_err(), "{waits:?}");
+    let (answer, ()) = tokio::join!(other.ask("true", &[], limit, 1), async { drop(taken) });
+    assert_eq!(answer.unwrap().status, Some(0));
 }

@@ -6,6 +6,7 @@ use tokio::sync::{broadcast, watch};
 use super::*;
 use crate::api::{ConfigMapKeyRef, HTCJob, HTCJobSpec, ItemsFrom, ObjectName, Observed, Phase};
 use crate::health::Health;
+use crate::jobs_api::Steps;
 use crate::ledger::{Ledger, Save};
 use crate::machine::facts::{Hold, Job, JobState, Known, Runs};
 use crate::machine::ids::{Attempt, Birthdate, ClusterId, JobId, SchedDate, ScheddName, Timestamp};
@@ -40,7 +41,7 @@ impl World {
         let ledger = Ledger::open(&folder.path().join("x.db"), &Metrics::default(), &Health::default()).unwrap();
         let (objects, writer) = reflector::store();
         let (listed, touched) = (watch::channel(true).1, broadcast::Sender::new(16));
-        let records = Records { objects, listed, touched, ledger, operator: String::new() };
+        let records = Records { objects, listed, touched, ledger, steps: Steps::default(), operator: String::new() };
         Self { _folder: folder, writer, records }
     }
 
@@ -346,4 +347,20 @@ async fn a_version_before_an_htcjob_went_by_force_is_not_gone_on_with() {
     let now = world.records.ledger.sequence();
     assert!(world.watch(&format!("resourceVersion={now}")).await.is_ok());
     assert_eq!(world.records.ledger.sequence(), now, "it is noted once");
+}
+
+#[tokio::test]
+async fn lists_of_one_user_are_read_one_step_at_a_time() {
+    let mut world = World::new();
+    world.comes(htcjob(5));
+    let records = |user: &str| Records { steps: world.records.steps.of(user), ..world.records.clone() };
+    let walk = async |user: &str| {
+        let mut walk = Walk::new(records(user), None, Selection::default(), None).await.unwrap();
+        tokio::time::timeout(Duration::from_millis(100), walk.next_of(5)).await.map(|part| part.unwrap().unwrap().len())
+    };
+    let anns = records("ann").steps.next().await;
+    assert!(walk("ann").await.is_err(), "another step is read for this user");
+    assert_eq!(walk("bob").await.unwrap(), 5);
+    drop(anns);
+    assert_eq!(walk("ann").await.unwrap(), 5);
 }

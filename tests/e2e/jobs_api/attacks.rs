@@ -2,12 +2,14 @@
 
 use std::io::Read as _;
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bed::direct::Direct;
+use bed::front::available;
 use bed::person::{Person, wait_printed};
-use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, is_true};
-use testbed::{FRONT_PROXY, Version, wait_for};
+use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true};
+use testbed::{FRONT_PROXY, KubeOptions, Version, wait_for};
 
 use crate::jobs_api::{API, json};
 
@@ -16,6 +18,13 @@ const ADMIN: [(&str, &str); 2] = [("X-Remote-User", "system:admin"), ("X-Remote-
 
 /// Each answer begins within some milliseconds, if there is one.
 const NO_ANSWER: Duration = Duration::from_secs(20);
+
+/// Connections of somebody who says nothing: some times as many as actix-web's own ports keep while their handshakes last.
+const SILENT: usize = 3000;
+/// How long each of them is kept: those ports end handshakes after 3 s.
+const RENEWED: Duration = Duration::from_millis(2500);
+/// How long the API server waits for the answer to its check (kube-aggregator, `remote/remote_available_controller.go`).
+const CHECK: Duration = Duration::from_secs(5);
 
 /// No connection, or none on which anything is answered.
 fn is_shut(caller: &Direct, method: &str, path: &str) -> Result<(), String> {
@@ -327,4 +336,67 @@ pub fn who_reads_nothing_loses_his_place(version: Version) {
         (status, body) => Err(format!("{status}: {} bytes", body.len())),
     })
     .unwrap();
+}
+
+/// Opens connections from so many addresses, of which nothing is heard, and opens each again until `stop`.
+fn keep_silent_connections(port: u16, addresses: u8, stop: &AtomicBool) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let keep = |number: usize| async move {
+        let last = u8::try_from(number % usize::from(addresses)).unwrap() + 2;
+        while !stop.load(Ordering::Relaxed) {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind(([127, 0, 7, last], 0).into()).unwrap();
+            let held = async {
+                let _connection = socket.connect(([127, 0, 0, 1], port).into()).await;
+                std::future::pending::<()>().await;
+            };
+            let _ended = tokio::time::timeout(RENEWED, held).await;
+        }
+    };
+    runtime.block_on(futures::future::join_all((0..SILENT).map(keep)));
+}
+
+pub fn silent_connections_leave_the_api_available(version: Version) {
+    let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), LONG_SUBMISSIONS);
+    bed.start_operator();
+    let front = bed.front();
+    let port = front.port.number;
+    let credentials = bed.kube.front_proxy_credentials(FRONT_PROXY).unwrap();
+    // A connection of its own each time.
+    let check = || Direct::new(port, Some(&credentials)).status(CHECK, "GET", API, &ADMIN);
+    for addresses in [1, 50] {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| keep_silent_connections(port, addresses, &stop));
+            // Whatever happens, the thread ends.
+            let _stop = StopOnDrop(&stop);
+            for number in 0..10 {
+                let answer = check();
+                assert!(matches!(answer, Ok(200)), "{addresses} addresses, connection {number}: {answer:?}");
+                assert_eq!(available(&bed)["status"], "True", "{:#}", available(&bed));
+            }
+            // The API server has no connection left, and needs new ones.
+            front.stop();
+            front.start(&bed);
+            wait_for("the API to be available", PATIENCE, || {
+                let condition = available(&bed);
+                let answer = check();
+                if condition["status"] == "True" && matches!(answer, Ok(200)) {
+                    return Ok(());
+                }
+                Err(format!("{condition:#}, {answer:?}"))
+            })
+            .unwrap();
+            bed.wait_known();
+        });
+    }
+}
+
+/// Ends the thread that looks there.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

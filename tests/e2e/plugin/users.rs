@@ -121,8 +121,7 @@ pub fn a_script_is_submitted_with_items(version: Version) {
 
 pub fn what_it_cannot_do_is_an_error(version: Version) {
     let here = &Bed::shared(version).namespace();
-    let (code, _, error) = htc(here, &["wait", "nosuch"]);
-    assert!(code == 2 && error.contains("not found"), "{error}");
+    no_error_shows_a_value_of_rust(here);
     here.create(&htcjob("runs", UNTIL_LET_GO));
     here.wait_running("runs", 1);
     let (code, _, error) = htc(here, &["wait", "runs", "--timeout=2s"]);
@@ -139,4 +138,49 @@ pub fn what_it_cannot_do_is_an_error(version: Version) {
     let (code, told, _) = htc(here, &["wait", "invalid", "--timeout=5m"]);
     assert!(code == 1 && told.starts_with("htcjob.htc.cern.ch/invalid: spec.htcopts"), "{told}");
     here.delete("runs");
+}
+
+/// Each command, for an HTCJob that is not there, for a user who may do nothing, and without an API server.
+fn no_error_shows_a_value_of_rust(here: &Namespace<'_>) {
+    let nowhere = here.bed.scratch().path().join("kubeconfig-nowhere");
+    let cluster = "clusters: [{name: x, cluster: {server: \"http://127.0.0.1:1\"}}]";
+    let context =
+        "contexts: [{name: x, context: {cluster: x, user: x}}]\ncurrent-context: x\nusers: [{name: x, user: {}}]";
+    std::fs::write(&nowhere, format!("apiVersion: v1\nkind: Config\n{cluster}\n{context}\n")).unwrap();
+    let nowhere = format!("--kubeconfig={}", nowhere.display());
+    let (folder, script) = (here.bed.scratch().path().join("never-made"), here.bed.scratch().path().join("script.sh"));
+    std::fs::write(&script, "true\n").unwrap();
+    let (folder, script) = (folder.to_str().unwrap(), format!("--script={}", script.display()));
+    let commands: [&[&str]; 13] = [
+        &["wait", "nosuch"],
+        &["why", "nosuch"],
+        &["why", "nosuch/1"],
+        &["story", "nosuch"],
+        &["jobs", "nosuch"],
+        &["logs", "nosuch"],
+        &["logs", "nosuch/1", "--follow"],
+        &["files", "nosuch", folder],
+        &["retry", "nosuch"],
+        &["hold", "nosuch/1"],
+        &["release", "nosuch/1"],
+        &["remove", "nosuch/1"],
+        &["queue", "nosuch"],
+    ];
+    let submit = ["submit", "nosuch", "--image=centos", &script];
+    let each = commands.iter().copied().map(|command| (command, None));
+    let refused = commands.iter().copied().chain([&submit[..]]).map(|command| (command, Some("--as=nobody-at-all")));
+    let unheard = commands.iter().copied().chain([&submit[..]]).map(|command| (command, Some(nowhere.as_str())));
+    for (command, how) in each.chain(refused).chain(unheard) {
+        let (code, told, error) = htc(here, &command.iter().copied().chain(how).collect::<Vec<_>>());
+        assert_eq!(code, 2, "{command:?} {how:?}: {told}{error}");
+        for value in ["Some(", "None", "Status {", "Error(", "ApiError", "ServiceError", "HyperError"] {
+            assert!(!error.contains(value), "{command:?} {how:?}: {error}");
+        }
+        let says = match how {
+            None => &["not found", "no job"][..],
+            Some("--as=nobody-at-all") => &["forbidden"],
+            Some(_) => &["refused"],
+        };
+        assert!(says.iter().any(|says| error.to_lowercase().contains(says)), "{command:?} {how:?}: {error}");
+    }
 }
