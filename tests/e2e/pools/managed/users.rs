@@ -1,5 +1,6 @@
 //! Whose jobs are whose in a pool that many namespaces use.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use bed::{Namespace, PATIENCE, ids};
@@ -97,8 +98,23 @@ fn none_touches_anothers(here: &Namespace<'_>, guest: &Namespace<'_>) {
         }
     })
     .unwrap();
+    for universe in ["local", "scheduler"] {
+        let said = submitted(here, &config, universe);
+        assert!(said.contains("this pool runs jobs of the vanilla universe only"), "{universe}: {said}");
+    }
     let released = tool(here, &config, "condor_release").args(words).output().unwrap();
     assert!(released.status.success(), "{released:?}");
+}
+
+/// Submits a job that would be a process of the schedd's pod; what `condor_submit` says to its refusal.
+fn submitted(here: &Namespace<'_>, config: &Path, universe: &str) -> String {
+    let folder = here.bed.scratch().dir(&format!("submit-{universe}")).unwrap();
+    let file = folder.join("description");
+    fs::write(&file, format!("universe = {universe}\nexecutable = /bin/true\nqueue\n")).unwrap();
+    let mut submit = tool(here, config, "condor_submit");
+    let output = submit.args(["-spool", "-name", &schedd(here)]).arg(&file).current_dir(&folder).output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
 }
 
 /// A ledger that is lost and an HTCJob that nobody can decode any more: its jobs are still its namespace's, and go with it.
