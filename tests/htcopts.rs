@@ -34,5 +34,5 @@ fn the_corpus_of_the_fuzz_target_is_taken_as_its_names_say() {
             }
         }
     }
-    assert_eq!(kinds.len(), 19, "{kinds:?}");
+    assert_eq!(kinds.len(), 21, "{kinds:?}");
 }
