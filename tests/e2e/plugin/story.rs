@@ -63,7 +63,7 @@ pub fn it_is_told_and_drawn(version: Version) {
     let note = texts(&svg, "text").into_iter().find(|text| text.contains("without its jobs"));
     assert!(note.is_some_and(|note| note.contains("forbidden")), "{svg}");
     let (code, told, error) = htc(here, &["story", "tale", "--as", &ann.name]);
-    assert!(code == 0 && told.contains("Submitted") && error.contains("Events cannot be listed"), "{told}{error}");
+    assert!(code == 0 && told.contains("Submitted") && error.contains("cannot list the Events of HTCJob "), "{told}{error}");
     let (code, _, error) = htc(here, &["story", "nosuch"]);
     assert!(code == 2 && error.contains("not found"), "{error}");
 }
@@ -116,7 +116,7 @@ pub fn it_is_told_when_the_events_are_gone(version: Version) {
     assert!(half.is_refused(&["get", "htcstory", "tale"]).contains("Forbidden"));
     let (code, told, error) = htc(here, &["story", "tale", "--as", &half.name]);
     assert!(code == 0 && told.contains("  Completed "), "{told}");
-    assert!(error.contains("forbidden") && error.contains("Events cannot be listed"), "{error}");
+    assert!(error.contains("forbidden") && error.contains("cannot list the Events of HTCJob "), "{error}");
     here.kubectl(&["create", "role", "events", "--verb=list", "--resource=events"]);
     here.kubectl(&["create", "rolebinding", "events", "--role=events", &format!("--user={}", half.name)]);
     half.comes_to_see(&["get", "events"]);
