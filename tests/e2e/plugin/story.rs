@@ -63,7 +63,10 @@ pub fn it_is_told_and_drawn(version: Version) {
     let note = texts(&svg, "text").into_iter().find(|text| text.contains("without its jobs"));
     assert!(note.is_some_and(|note| note.contains("forbidden")), "{svg}");
     let (code, told, error) = htc(here, &["story", "tale", "--as", &ann.name]);
-    assert!(code == 0 && told.contains("Submitted") && error.contains("cannot list the Events of HTCJob "), "{told}{error}");
+    assert!(
+        code == 0 && told.contains("Submitted") && error.contains("cannot list the Events of HTCJob "),
+        "{told}{error}"
+    );
     let (code, _, error) = htc(here, &["story", "nosuch"]);
     assert!(code == 2 && error.contains("not found"), "{error}");
 }
