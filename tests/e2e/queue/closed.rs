@@ -149,7 +149,9 @@ pub fn what_is_in_a_namespace_that_the_operator_cannot_see_waits(version: Versio
         proxy.clear();
         wait_quota(&since, "unknown", "False", "WaitingForQuota");
         let all = [(&before, "known"), (&since, "unknown"), (&since, "labelled")];
-        all.iter().for_each(|(_, name)| queued.site.finish(name));
+        for (_, name) in all {
+            queued.site.finish(name);
+        }
         for (here, name) in all {
             here.wait_ended(name);
         }
@@ -195,7 +197,9 @@ pub fn what_may_be_in_a_queue_that_cannot_be_read_waits(version: Version) {
         assert_eq!(queued.open(&[&free, &named]), 1);
         queued.change("batch", &json!({ "queueingStrategy": null }));
         let all = ["unlabelled", "labelled"];
-        all.iter().for_each(|name| queued.site.finish(name));
+        for name in all {
+            queued.site.finish(name);
+        }
         for name in all {
             here.wait_ended(name);
         }

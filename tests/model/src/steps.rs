@@ -410,15 +410,14 @@ impl Model {
                 }
                 Trouble::DyingNode => {
                     let runs = |job: &CondorJob| job.ad.status == JobStatus::Running && !job.late();
-                    let places = (0..).zip(&world.schedd.queue).filter(|(_, job)| runs(job)).map(|(place, _)| place);
-                    actions.extend(places.map(Action::NodeDies));
+                    let places = (0..).zip(&world.schedd.queue).filter(|(_, job)| runs(job));
+                    actions.extend(places.map(|(place, _)| Action::NodeDies(place)));
                 }
                 Trouble::Rotation if !world.schedd.history.is_empty() => actions.push(Action::Rotate),
                 Trouble::Reset => actions.push(Action::Reset),
                 Trouble::LostLedger if self.shows_its_attempts(world) => actions.push(Action::LoseLedger),
-                Trouble::OldLedger => {
-                    actions.push(if world.copy.is_some() { Action::Restore } else { Action::Copy });
-                }
+                Trouble::OldLedger if world.copy.is_some() => actions.push(Action::Restore),
+                Trouble::OldLedger => actions.push(Action::Copy),
                 Trouble::OtherName if self.shows_its_attempts(world) => actions.push(Action::OtherName),
                 Trouble::OldObjects => match &world.backup {
                     Some(backup) if *backup != world.objects => actions.push(Action::RestoreObjects),
