@@ -29,9 +29,8 @@ const PROCS_PER_CALL: usize = 5000;
 impl Schedd {
     /// `condor_rm` of all jobs of these objects.
     pub async fn remove(&self, uids: &[Uid], parts: InParts<'_>) -> Result<(), Unknown> {
-        let constraint = self.my_jobs_of(uids).await?;
-        let arguments = ["-reason", REMOVED_BY_US];
-        let call = Call { tool: "condor_rm", arguments: &arguments, constraint: &constraint, removes: true };
+        let (jobs, arguments) = (self.my_jobs_of(uids).await?, ["-reason", REMOVED_BY_US]);
+        let call = Call { tool: "condor_rm", arguments: &arguments, jobs: &jobs, state: "true", removes: true };
         self.call_in_parts(&call, parts).await
     }
 
@@ -44,10 +43,10 @@ impl Schedd {
 
     /// `condor_rm` of those jobs of these objects that have not ended.
     pub async fn remove_unfinished(&self, uids: &[Uid], parts: InParts<'_>) -> Result<(), Unknown> {
-        let constraint = format!("{} && {UNFINISHED}", self.my_jobs_of(uids).await?);
+        let jobs = self.my_jobs_of(uids).await?;
         let reason = format!("{REMOVED_BY_US}: activeDeadlineSeconds or maxFailedIndexes");
         let arguments = ["-reason", reason.as_str()];
-        let call = Call { tool: "condor_rm", arguments: &arguments, constraint: &constraint, removes: true };
+        let call = Call { tool: "condor_rm", arguments: &arguments, jobs: &jobs, state: UNFINISHED, removes: true };
         self.call_in_parts(&call, parts).await
     }
 
@@ -105,10 +104,10 @@ impl Schedd {
 
     /// `condor_hold` of the idle and running jobs of these objects, with the subcode that says that it was us.
     pub async fn hold(&self, uids: &[Uid], parts: InParts<'_>) -> Result<(), Unknown> {
-        let constraint = format!("{} && {LOOSE}", self.my_jobs_of(uids).await?);
+        let jobs = self.my_jobs_of(uids).await?;
         let subcode = Hold::SUSPENDED.to_string();
         let arguments = ["-reason", "the HTCJob is suspended, or its queue took its room back", "-subcode", &subcode];
-        let call = Call { tool: "condor_hold", arguments: &arguments, constraint: &constraint, removes: false };
+        let call = Call { tool: "condor_hold", arguments: &arguments, jobs: &jobs, state: LOOSE, removes: false };
         self.call_in_parts(&call, parts).await
     }
 
@@ -119,9 +118,8 @@ impl Schedd {
             Hold::BY_USER,
             Hold::SUSPENDED
         );
-        let constraint = format!("{} && {held}", self.my_jobs_of(uids).await?);
-        let arguments = ["-reason", "the HTCJob goes on"];
-        let call = Call { tool: "condor_release", arguments: &arguments, constraint: &constraint, removes: false };
+        let (jobs, arguments) = (self.my_jobs_of(uids).await?, ["-reason", "the HTCJob goes on"]);
+        let call = Call { tool: "condor_release", arguments: &arguments, jobs: &jobs, state: &held, removes: false };
         self.call_in_parts(&call, parts).await
     }
 

@@ -1,21 +1,24 @@
 //! Removals, holds and releases of very many jobs, in parts.
 //!
 //! The schedd's time for a removal grows with the square of the jobs that are being removed at its next look at the queue
-//! (`PERIODIC_EXPR_INTERVAL`): 87,000 at once keep 25.14.1 from answering anybody for more than fifteen minutes, while 4,000 leave
-//! within seconds. The next part of a removal is sent when the part before has left the queue.
+//! (`PERIODIC_EXPR_INTERVAL`). With 87,000 at once, 25.14.1 gives no answer for fifteen minutes; 4,000 leave within seconds. The next part of
+//! a removal is sent when the part before has left the queue.
 
 use std::time::{Duration, Instant};
 
-use super::schedd::Schedd;
+use super::schedd::{Schedd, unknown};
 use crate::machine::JobId;
-use crate::machine::facts::Unknown;
+use crate::machine::facts::{Unknown, Why};
 
 /// A part that takes the schedd less than this is followed by a larger one.
 const QUICK: Duration = Duration::from_millis(500);
 /// A part that takes the schedd more than this is followed by a smaller one.
 const SLOW: Duration = Duration::from_secs(1);
-/// How long the jobs of one part may take to leave before the next part is sent anyway: jobs on nodes that do not answer stay for long.
+/// Longest wait for a part to leave the queue. Jobs on lost nodes stay for longer.
 const LEAVE: Duration = Duration::from_secs(30);
+/// Longest time for all parts of one request. What is left then is asked for again, so that a hold or a deletion of the same
+/// object does not wait for longer.
+const LONGEST: Duration = Duration::from_secs(120);
 /// Shortest pause between two questions whether a part has left.
 const LOOK: Duration = Duration::from_millis(300);
 
@@ -54,10 +57,21 @@ pub(super) struct Call<'a> {
     pub(super) tool: &'static str,
     /// All but the constraint.
     pub(super) arguments: &'a [&'a str],
-    /// `ClassAd` expression for the jobs.
-    pub(super) constraint: &'a str,
+    /// `ClassAd` expression for the jobs of the objects.
+    pub(super) jobs: &'a str,
+    /// `ClassAd` expression for those of them that the tool acts on, by their state.
+    pub(super) state: &'a str,
     /// The jobs are to leave the queue.
     pub(super) removes: bool,
+}
+
+/// What became of a part of a removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removed {
+    /// None of its jobs is in the queue.
+    Gone,
+    /// Jobs of it are still being removed.
+    Lingering,
 }
 
 /// When a tool is called once for very many jobs, and when in parts.
@@ -72,30 +86,35 @@ pub struct InParts<'a> {
 }
 
 impl Schedd {
-    /// Calls a tool for all jobs of a constraint: at once if they are few, else in parts by their ids, with pauses as long as the
-    /// calls took, so that the schedd has at least half of its time for others.
+    /// Calls a tool for the jobs of a call: at once if they are few, else in parts by their ids, with pauses as long as the calls took,
+    /// so that the schedd has at least half of its time for others. It ends early after [`LONGEST`].
     ///
     /// # Errors
-    /// HTCondor gave no answer. Parts before that were carried out.
+    /// HTCondor gave no answer, or the operator may no longer act. Parts before that were carried out.
     pub(super) async fn call_in_parts(&self, call: &Call<'_>, parts: InParts<'_>) -> Result<(), Unknown> {
+        let since = Instant::now();
         if parts.jobs > parts.sizes.most {
             let mut rest = self.ids_of(call).await?;
             rest.sort_unstable();
             let mut size = parts.sizes.first;
             while rest.len() > parts.sizes.most {
                 if !(parts.may_act)() {
+                    let message = format!("{} was stopped half way: the operator may not act now", call.tool);
+                    return Err(unknown(Why::Incomplete, message));
+                }
+                if since.elapsed() > LONGEST {
                     return Ok(());
                 }
                 let part: Vec<JobId> = rest.drain(..size.min(rest.len())).collect();
                 let Some(last) = part.last() else { break };
-                let within = format!("{} && {}", call.constraint, up_to(*last));
+                let within = format!("{} && {}", call.jobs, up_to(*last));
                 let began = Instant::now();
-                self.call_with(call, &within).await?;
+                self.call_for(call, &within).await?;
                 let took = began.elapsed();
-                if call.removes {
-                    self.wait_until_left(&within).await;
-                }
                 size = parts.sizes.next(size, took);
+                if call.removes && self.wait_until_left(&within).await? == Removed::Lingering {
+                    size = parts.sizes.next(size, LEAVE);
+                }
                 tracing::debug!(
                     jobs = part.len(),
                     left = rest.len(),
@@ -107,33 +126,44 @@ impl Schedd {
             }
         }
         // The last part, with what has come since.
-        self.call_with(call, call.constraint).await
+        self.call_for(call, call.jobs).await
     }
 
-    async fn call_with(&self, call: &Call<'_>, constraint: &str) -> Result<(), Unknown> {
-        self.act(call.tool, &[call.arguments, &["-constraint", constraint]].concat()).await
+    async fn call_for(&self, call: &Call<'_>, jobs: &str) -> Result<(), Unknown> {
+        let constraint = format!("{jobs} && {}", call.state);
+        self.act(call.tool, &[call.arguments, &["-constraint", &constraint]].concat()).await
     }
 
     async fn ids_of(&self, call: &Call<'_>) -> Result<Vec<JobId>, Unknown> {
         let mut ids = Vec::new();
-        let constraint = format!("({}) && JobStatus =!= 3", call.constraint);
+        let constraint = format!("{} && {} && {NOT_REMOVED}", call.jobs, call.state);
         self.each_queued(&constraint, "ClusterId,ProcId", self.tools.limit, None, |row| ids.extend(row.job_id()))
             .await?;
         Ok(ids)
     }
 
-    /// Waits until none of these jobs is in the queue, for [`LEAVE`] at most. A question without an answer is put again.
-    async fn wait_until_left(&self, constraint: &str) {
+    /// Waits until none of these jobs is being removed, for [`LEAVE`] at most.
+    ///
+    /// # Errors
+    /// HTCondor gave no answer: the schedd is too busy for another part.
+    async fn wait_until_left(&self, jobs: &str) -> Result<Removed, Unknown> {
         let since = Instant::now();
-        while since.elapsed() < LEAVE {
+        let removed = format!("{jobs} && JobStatus == 3");
+        loop {
             let began = Instant::now();
-            if let Ok(false) = self.has_queued(constraint).await {
-                return;
+            if !self.has_queued(&removed).await? {
+                return Ok(Removed::Gone);
+            }
+            if since.elapsed() > LEAVE {
+                return Ok(Removed::Lingering);
             }
             tokio::time::sleep(LOOK.max(began.elapsed() * 3)).await;
         }
     }
 }
+
+/// Jobs that nobody has removed yet.
+const NOT_REMOVED: &str = "JobStatus =!= 3";
 
 /// `ClassAd` expression for the jobs up to this one.
 fn up_to(last: JobId) -> String {

@@ -18,9 +18,9 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// How long ago the schedd has answered somebody, if it can be said to answer others. It may answer nobody for longer while it takes in
 /// a large submission, and that is not the fault of who waits.
 const JUST_NOW: Duration = Duration::from_secs(30);
-/// A schedd that has answered anybody within this time is not silent, whoever else waits for an answer.
+/// A schedd that answered within this time is not silent.
 const ANSWERS: Duration = Duration::from_secs(10);
-/// For so long a question that came to nothing shows that the schedd is silent. Then it is tried again.
+/// Time for which an unanswered question counts. After that the schedd is tried again.
 const SILENT: Duration = Duration::from_secs(120);
 /// How long it takes says much of the output and little of who fetches it. Each namespace has workers of its own for that.
 const MAY_TAKE_LONG: &str = "condor_transfer_data";
@@ -62,9 +62,11 @@ impl Pauses {
         self.with(|state| state.answered = state.answered.max(Some(now)));
     }
 
-    /// The schedd was not reached, or did not answer in time.
-    pub(super) fn unanswered(&self, now: Timestamp) {
-        self.with(|state| state.unanswered = state.unanswered.max(Some(now)));
+    /// The schedd was not reached, or did not answer in time. A transfer takes its time whoever answers.
+    pub(super) fn unanswered(&self, tool: &str, now: Timestamp) {
+        if tool != MAY_TAKE_LONG {
+            self.with(|state| state.unanswered = state.unanswered.max(Some(now)));
+        }
     }
 
     /// Whether the schedd answers nobody, as far as that was tried a short while ago.
@@ -143,11 +145,13 @@ mod tests {
     fn a_schedd_is_silent_from_a_question_without_answer_to_the_next_answer() {
         let pauses = Pauses::default();
         assert!(!pauses.is_silent(at(0)), "nobody has asked");
-        pauses.unanswered(at(100));
+        pauses.unanswered(MAY_TAKE_LONG, at(100));
+        assert!(!pauses.is_silent(at(100)), "a transfer that hangs says nothing about the schedd");
+        pauses.unanswered("condor_q", at(100));
         assert!(pauses.is_silent(at(101)) && !pauses.is_silent(at(221)), "it is tried again after a while");
         pauses.answered(at(110));
         assert!(!pauses.is_silent(at(111)));
-        pauses.unanswered(at(115));
+        pauses.unanswered("condor_q", at(115));
         assert!(!pauses.is_silent(at(116)), "it has just answered somebody");
         assert!(pauses.is_silent(at(121)));
         pauses.answered(at(122));

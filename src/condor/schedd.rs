@@ -312,13 +312,16 @@ impl Schedd {
         match result {
             Ok(output) if output.status == Some(0) => {
                 self.health.schedd_seen();
-                self.pauses.answered(self.clock.now());
+                // condor_status asks the collector.
+                if tool != "condor_status" {
+                    self.pauses.answered(self.clock.now());
+                }
                 Ok(output)
             }
             Ok(output) => {
                 let trouble = self.trouble(tool, &output);
                 if trouble.why == Why::ScheddUnreachable {
-                    self.pauses.unanswered(self.clock.now());
+                    self.pauses.unanswered(tool, self.clock.now());
                 }
                 Err(trouble)
             }
@@ -326,14 +329,17 @@ impl Schedd {
             Err(error @ (ToolError::NotStarted { .. } | ToolError::Killed { .. })) => {
                 Err(unknown(Why::ScheddUnreachable, error.to_string()))
             }
-            Err(error @ ToolError::TooMuch { .. }) => Err(unknown(
-                Why::Incomplete,
-                format!(
-                    "{error}: somebody may have written too much into the ClassAd of a job; look for it with condor_q"
-                ),
-            )),
+            Err(error @ ToolError::TooMuch { .. }) => {
+                let hint = match tool {
+                    QUEUE_TOOL => {
+                        ": somebody may have written too much into the ClassAd of a job; look for it with condor_q"
+                    }
+                    _ => "",
+                };
+                Err(unknown(Why::Incomplete, format!("{error}{hint}")))
+            }
             Err(error) => {
-                self.pauses.unanswered(self.clock.now());
+                self.pauses.unanswered(tool, self.clock.now());
                 Err(self.silent(&error))
             }
         }

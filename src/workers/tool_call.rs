@@ -7,7 +7,7 @@ use super::batch::{Batch, asked, asked_for, fetch_failed, to_fetch};
 use super::err_tail::err_tail;
 use super::incoming::{Arrived, written};
 use super::sizes::touches;
-use super::{Queued, files, reserve};
+use super::{Queued, WorkItem, files, reserve};
 use crate::api::text::without_others;
 use crate::api::{ObjectName, Reason};
 use crate::condor::fetch::ToFetch;
@@ -207,13 +207,20 @@ fn transfer_limit(batch: &Batch) -> Duration {
     if alone { longest } else { longest.min(batch.shared.limits.transfer_together) }
 }
 
+/// How many jobs a request touches. Without a plan they may be any number.
+fn of_how_many(job: &WorkItem) -> usize {
+    let of_the_whole =
+        matches!(job.request.work, Work::Remove(Scope::All | Scope::Unfinished) | Work::Hold | Work::Release);
+    if of_the_whole && job.plan.is_none() { usize::MAX } else { touches(job) }
+}
+
 /// Runs the tool.
 async fn call(batch: &Batch) -> Result<(), Unknown> {
     let schedd = &batch.schedd;
     let uids = batch.uids();
     let may_act = || batch.shared.fence.check().is_ok();
     let parts = InParts {
-        jobs: batch.jobs.iter().map(|job| touches(job)).sum(),
+        jobs: batch.jobs.iter().map(|job| of_how_many(job)).fold(0, usize::saturating_add),
         sizes: PartSizes::of_submissions(batch.shared.limits.jobs),
         may_act: &may_act,
     };

@@ -75,10 +75,10 @@ pub(super) async fn act(
             let adjusted = adjust(context, gathered, &job, wanted).await;
             match &adjusted {
                 Ok(_) => context.backends.changes.forget(uid),
-                Err(WriteError::Api(error)) => {
+                Err(WriteError::Api(error)) if is_refusal(error) => {
                     context.backends.changes.refuse(uid, format!("{error}{}", advice(error)));
                 }
-                Err(WriteError::Refused(_) | WriteError::PutOff(_)) => {}
+                Err(WriteError::Api(_) | WriteError::Refused(_) | WriteError::PutOff(_)) => {}
             }
             let done = adjusted?;
             doubt_unless(context, gathered, again, done)
@@ -275,10 +275,12 @@ fn is_there(error: &WriteError) -> bool {
 fn refused(error: WriteError) -> Result<Created, WriteError> {
     let WriteError::Api(api) = &error else { return Err(error) };
     let said = |more: &str| Ok(Created::Refused(Reason::CreateRefused, format!("{api}{more}")));
-    match (api.code(), api.answer()) {
-        (Some(400..=428 | 430..=499), Some(_)) => said(advice(api)),
-        (_, _) => Err(error),
-    }
+    if is_refusal(api) { said(advice(api)) } else { Err(error) }
+}
+
+/// Whether the API server has refused a write, and not only for its load (429) or its own trouble.
+fn is_refusal(error: &ApiError) -> bool {
+    matches!((error.code(), error.answer()), (Some(400..=428 | 430..=499), Some(_)))
 }
 
 /// What helps if the operator has no right to do it in the namespace.
