@@ -199,6 +199,17 @@ impl Schedd {
         self.answer(tool, result)
     }
 
+    /// Asks the collector. Its answers say nothing about the schedd.
+    pub(super) async fn question_to_collector(
+        &self,
+        tool: &'static str,
+        arguments: &[&str],
+        most_bytes: usize,
+    ) -> Result<Output, Unknown> {
+        let result = self.tools.ask(tool, arguments, self.tools.limit, most_bytes).await;
+        self.interpret(tool, result)
+    }
+
     /// Asks by a tool that answers with ads, and shows each of them. An answer that is cut short is none, and so is one with
     /// more than `excess` bytes that no ad of ours has.
     pub(super) async fn ask_for_ads(
@@ -307,24 +318,29 @@ impl Schedd {
         Ok(format!("{NOT_ADOPTED} && {}", of_users(&self.own_users().await?)))
     }
 
-    /// What a tool said, unless it failed.
+    /// What a tool that asked the schedd said, unless it failed. Notes whether the schedd has answered.
     pub(super) fn answer(&self, tool: &str, result: Result<Output, ToolError>) -> Result<Output, Unknown> {
-        match result {
-            Ok(output) if output.status == Some(0) => {
+        let timed_out = matches!(result, Err(ToolError::TimedOut { .. }));
+        let ended = result.is_ok();
+        let answer = self.interpret(tool, result);
+        match &answer {
+            Ok(_) => {
                 self.health.schedd_seen();
-                // condor_status asks the collector.
-                if tool != "condor_status" {
-                    self.pauses.answered(self.clock.now());
-                }
-                Ok(output)
+                self.pauses.answered(self.clock.now());
             }
-            Ok(output) => {
-                let trouble = self.trouble(tool, &output);
-                if trouble.why == Why::ScheddUnreachable {
-                    self.pauses.unanswered(tool, self.clock.now());
-                }
-                Err(trouble)
+            Err(unknown) if timed_out || (ended && unknown.why == Why::ScheddUnreachable) => {
+                self.pauses.unanswered(tool, self.clock.now());
             }
+            Err(_) => {}
+        }
+        answer
+    }
+
+    /// What a tool said, unless it failed.
+    fn interpret(&self, tool: &str, result: Result<Output, ToolError>) -> Result<Output, Unknown> {
+        match result {
+            Ok(output) if output.status == Some(0) => Ok(output),
+            Ok(output) => Err(self.trouble(tool, &output)),
             // Neither says anything about the schedd.
             Err(error @ (ToolError::NotStarted { .. } | ToolError::Killed { .. })) => {
                 Err(unknown(Why::ScheddUnreachable, error.to_string()))
@@ -338,10 +354,7 @@ impl Schedd {
                 };
                 Err(unknown(Why::Incomplete, format!("{error}{hint}")))
             }
-            Err(error) => {
-                self.pauses.unanswered(tool, self.clock.now());
-                Err(self.silent(&error))
-            }
+            Err(error) => Err(self.silent(&error)),
         }
     }
 

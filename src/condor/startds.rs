@@ -57,10 +57,10 @@ impl Schedd {
     /// All startds of the schedd's pool with the attribute `id`.
     pub async fn startds(&self, id: &str) -> Result<Startds, Unknown> {
         let slots = ["-constraint", &plain(id), "-af", id, "Name", "PartitionableSlot", "DynamicSlot", "State"];
-        let slots = self.question(STATUS, &slots, self.tools.limit, SLOTS).await?;
+        let slots = self.question_to_collector(STATUS, &slots, SLOTS).await?;
         // Asked afterwards: a collector that has begun anew in between is a young one. In the answer to a question about all kinds of
         // ads this number is as old as the collector's last word about itself.
-        let age = self.question(STATUS, &["-collector", "-af", "StatsLifetime"], self.tools.limit, NUMBERS).await?;
+        let age = self.question_to_collector(STATUS, &["-collector", "-af", "StatsLifetime"], NUMBERS).await?;
         let collector_age = String::from_utf8_lossy(&age.stdout).trim().parse().map_err(|_| {
             let message = format!("{STATUS} does not say how long the collector of schedd {} has run", self.name);
             unknown(Why::Incomplete, message)
