@@ -34,10 +34,9 @@ pub struct PartSizes {
 }
 
 impl PartSizes {
-    /// Sizes that follow from the number of jobs in one submission.
+    /// Sizes that follow from the number of jobs in one submission, which is 1 at least.
     #[must_use]
     pub const fn of_submissions(jobs: usize) -> Self {
-        let jobs = if jobs == 0 { 1 } else { jobs };
         Self { first: 2 * jobs, least: jobs.div_ceil(2), most: 8 * jobs }
     }
 
@@ -136,7 +135,7 @@ impl Schedd {
 
     async fn ids_of(&self, call: &Call<'_>) -> Result<Vec<JobId>, Unknown> {
         let mut ids = Vec::new();
-        let constraint = format!("{} && {} && {NOT_REMOVED}", call.jobs, call.state);
+        let constraint = format!("{} && {} && JobStatus =!= 3", call.jobs, call.state);
         self.each_queued(&constraint, "ClusterId,ProcId", self.tools.limit, None, |row| ids.extend(row.job_id()))
             .await?;
         Ok(ids)
@@ -161,9 +160,6 @@ impl Schedd {
         }
     }
 }
-
-/// Jobs that nobody has removed yet.
-const NOT_REMOVED: &str = "JobStatus =!= 3";
 
 /// `ClassAd` expression for the jobs up to this one.
 fn up_to(last: JobId) -> String {

@@ -62,14 +62,14 @@ impl Pauses {
         self.with(|state| state.answered = state.answered.max(Some(now)));
     }
 
-    /// The schedd was not reached, or did not answer in time. A transfer takes its time whoever answers.
+    /// The schedd was not reached, or did not answer in time. A transfer that takes long does not count.
     pub(super) fn unanswered(&self, tool: &str, now: Timestamp) {
         if tool != MAY_TAKE_LONG {
             self.with(|state| state.unanswered = state.unanswered.max(Some(now)));
         }
     }
 
-    /// Whether the schedd answers nobody, as far as that was tried a short while ago.
+    /// Whether the schedd has left the last question unanswered, by any identity, a short while ago.
     #[must_use]
     pub fn is_silent(&self, now: Timestamp) -> bool {
         self.with(|state| {

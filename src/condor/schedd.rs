@@ -60,6 +60,9 @@ pub struct Schedd {
 
 /// A reading is used so long; with the time that has passed since, it says the schedd's time as well as a new one.
 const RECENT: Duration = Duration::from_secs(2);
+/// From this time on an authentication that failed is one that was not answered. HTCondor's own limit is 20 s
+/// (`SEC_DEFAULT_AUTHENTICATION_TIMEOUT`).
+const BUSY: Duration = Duration::from_secs(8);
 /// Most bytes of an answer that is numbers and names.
 pub(super) const NUMBERS: usize = 4 * 1024;
 /// Most bytes of who a schedd says that we are: it becomes part of the arguments of tools.
@@ -426,10 +429,6 @@ fn meaning(tool: &str, words: &str, after: Duration) -> Why {
         Why::ScheddUnreachable
     }
 }
-
-/// From this time on an authentication that failed is one that was not answered. HTCondor's own limit is 20 s
-/// (`SEC_DEFAULT_AUTHENTICATION_TIMEOUT`).
-const BUSY: Duration = Duration::from_secs(8);
 
 pub(super) fn unknown(why: Why, message: String) -> Unknown {
     Unknown { why, message }

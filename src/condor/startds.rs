@@ -86,8 +86,7 @@ impl Schedd {
     }
 }
 
-/// ClassAd expression for slots that say what an honest startd says, in few bytes: payloads may advertise slots of their own, and what
-/// these write must not keep us from those of the others.
+/// Selects slots with short attributes, by a `ClassAd` expression. Payloads may advertise slots with long ones.
 fn plain(id: &str) -> String {
     let words = [(id, 64), ("Name", 512), ("State", 32)];
     let words = words.map(|(name, most)| format!("isString({name}) && size({name}) <= {most}"));

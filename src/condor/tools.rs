@@ -74,8 +74,8 @@ const NONE: &[(&str, &str)] = &[
 const STDERR_CAP: usize = 64 * 1024;
 /// Most bytes that a tool says of what it has done, or the lines of a thousand jobs.
 pub const DONE: usize = 1024 * 1024;
-/// Most bytes of all that tools say at once and is kept. It is less than the memory limit of the operator's pod by far
-/// (`deploy/base/deployment.yaml`); who would have more waits.
+/// Most bytes that all running tools may say and that are kept. It is far below the memory limit of the operator's pod
+/// (`deploy/base/deployment.yaml`). A call that exceeds it waits.
 const KEPT: usize = 256 * 1024 * 1024;
 /// Bytes for which one permit stands: semaphores count in 32 bits.
 const UNIT: usize = 1024;
@@ -370,7 +370,7 @@ impl Tools {
         below_timeout: bool,
         listener: Option<Listener<'_>>,
     ) -> Result<Output, ToolError> {
-        // Whoever says nothing that is kept waits for nothing; it is never closed.
+        // A call without kept output takes no permit. The semaphore is never closed.
         let _kept = self.kept.acquire_many(units(call.most_bytes)).await;
         let (tool, began) = (call.tool, Instant::now());
         let result = Box::pin(self.run_to_end(call, below_timeout, listener)).await;

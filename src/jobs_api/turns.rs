@@ -22,7 +22,7 @@ const LOGS_OF_A_USER: usize = 8;
 /// Most jobs whose analysis HTCondor makes at once: each is a process that reads the ads of all slots, and may have
 /// [`crate::condor::confined`]'s memory. One for each user.
 const ANALYSES: usize = 2;
-/// Most steps of lists and watches that wait for the ledger's thread at once: whatever else is read and saved waits for no more.
+/// Most steps of lists and watches that wait for the ledger's thread at once. Other requests to the ledger wait for these at most.
 const STEPS: usize = 2;
 /// How long a request waits for its turn: the front waits longer for an answer.
 const WAIT: Duration = Duration::from_secs(20);

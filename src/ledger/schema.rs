@@ -16,9 +16,10 @@ const ORIGINAL: &str = "create table if not exists htcjobs
 /// Columns added to `htcjobs`. `status`: 1 active, 4 succeeded, 7 failed; +10 once the output is fetched. Rows of the Go
 /// operator have no uid. `starts`, `runStart`, `runEnd` (on the schedd's clock), `host`: of its runs. `changed`: the number of the
 /// transaction that last changed it (`sequence` in the table `ledger`). `refused`: why its output was not kept, and `refusedBy`:
-/// by which limits (key `outputLimits` of `ledger`). `holdReason`: also the reason of a removal, where `outcome` is `Removed`. `outputBytes`: size of the output that was fetched; null if an older version
-/// fetched it. `omitted`: what of its output did not come back; null if all did. `exits`, `lastExit` (as in the table `exits`), `vacated`: how often it ended by itself, how it did last, and when
-/// HTCondor interrupted it last; `heldSince` (all on the schedd's clock). `stated`: the number of the transaction that last changed
+/// by which limits (key `outputLimits` of `ledger`). `holdReason`: also the reason of a removal, where `outcome` is `Removed`.
+/// `outputBytes`: size of the output that was fetched; null if an older version fetched it. `omitted`: what of its output did not come
+/// back; null if all did. `exits`, `lastExit` (as in the table `exits`), `vacated`: how often it ended by itself, how it did last, and
+/// when HTCondor interrupted it last; `heldSince` (all on the schedd's clock). `stated`: the number of the transaction that last changed
 /// its state, by HTCondor's word; null if that was by an older version.
 const JOB_COLUMNS: &[(&str, &str)] = &[
     ("uniqid", "integer"),

@@ -214,14 +214,7 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
         Some(Outcome::Lost(loss)) => (Some((*loss).into()), None, None),
     };
     let (job_status, hold) = match &job.state {
-        JobState::Idle => (
-            match job.runs.waits_for {
-                None => 1,
-                Some(WaitsFor::SharedFiles) => 9,
-                Some(WaitsFor::Preparation) => 10,
-            },
-            None,
-        ),
+        JobState::Idle => (job.runs.waits_for.map_or(1, WaitsFor::code), None),
         JobState::Running => (2, None),
         JobState::Held(hold) => (5, Some(hold)),
         JobState::Ended(Outcome::Removed(_) | Outcome::Lost(_)) => (3, None),
@@ -229,9 +222,10 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
             (4, None)
         }
     };
-    let removal = match job.outcome() {
-        Some(Outcome::Removed(reason)) if !reason.is_empty() => Some(reason.as_str()),
-        _ => None,
+    let reason = match &job.state {
+        JobState::Held(hold) => Some(hold.reason.as_str()),
+        JobState::Ended(Outcome::Removed(reason)) if !reason.is_empty() => Some(reason.as_str()),
+        JobState::Idle | JobState::Running | JobState::Ended(_) => None,
     };
     super::exits::note(connection, &save.uid, index, job)?;
     let Runs { count, start, end, host, exits, last_exit, vacated, waits_for: _ } = &job.runs;
@@ -276,7 +270,7 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
             outcome,
             hold.map(|hold| hold.code),
             hold.map(|hold| hold.subcode),
-            hold.map(|hold| hold.reason.as_str()).or(removal),
+            reason,
             job.gone,
             count,
             start.map(|date| date.0),

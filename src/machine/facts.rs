@@ -35,7 +35,7 @@ pub struct Facts {
     /// When the first question was put that the queue has not answered since its last answer; none if that is not why there is
     /// none.
     pub silent_since: Option<Timestamp>,
-    /// The schedd answers nobody: a question of whomever came to nothing a short while ago, and none was answered since.
+    /// The last question to the schedd, by any identity, had no answer a short while ago.
     pub schedd_is_silent: bool,
     /// The queue that it is in; none if it needs room in none.
     pub queue: Option<Queued>,

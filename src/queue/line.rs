@@ -62,8 +62,8 @@ pub(super) enum Line {
     NotYet { queue: String, wait: Option<QueueWait> },
 }
 
-/// The proof that no queue applies to an `HTCJob`. Only full knowledge makes one: all `HTCQueue`s are listed and decoded, and the labels of
-/// its namespace are known.
+/// The proof that no queue applies to an `HTCJob`: all `HTCQueue`s are listed and decoded, and the labels of its namespace are known. With
+/// Kueue, a missing label is the proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoQueue(());
 

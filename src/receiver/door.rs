@@ -111,12 +111,7 @@ impl Place {
         true
     }
 
-    /// Resolves when the connection has to end for a newer one.
-    pub(super) async fn ended(end: Arc<Notify>) {
-        end.notified().await;
-    }
-
-    /// What [`Place::ended`] waits for.
+    /// Notifies when the connection has to end for a newer one.
     pub(super) fn end(&self) -> Arc<Notify> {
         Arc::clone(&self.end)
     }
@@ -156,7 +151,7 @@ mod tests {
     }
 
     fn has_ended(place: &Place) -> bool {
-        Place::ended(place.end()).now_or_never().is_some()
+        place.end().notified().now_or_never().is_some()
     }
 
     #[test]

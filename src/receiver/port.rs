@@ -21,7 +21,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::door::{Door, Limits, Place};
+use super::door::{Door, Limits};
 use super::{HEADER_TIME, IDLE, ListenError, idle};
 
 /// Connections that the kernel keeps until they are accepted.
@@ -145,7 +145,7 @@ where
             .keep_alive(IDLE)
             .client_request_timeout(HEADER_TIME)
             .client_disconnect_timeout(HEADER_TIME)
-            // Users that leave are noticed, also where nothing is written to them: somebody works for them until then.
+            // Notices a client that disconnects, also while nothing is written to it, so that its work ends.
             .h1_allow_half_closed(!known)
             .on_connect_ext(on_connect.clone())
             .finish(map_config(app, |()| AppConfig::default()));
@@ -170,7 +170,7 @@ where
                         http.call((stream, Protocol::Http1, Some(peer))).await.ok()
                     };
                     tokio::select! {
-                        () = Place::ended(end) => {}
+                        () = end.notified() => {}
                         _ = served => {}
                     }
                     Ok(())

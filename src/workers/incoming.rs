@@ -16,7 +16,7 @@ use super::Planner;
 use super::bounds::{Bounds, DEEPEST, MOST_FILES, Stop, TOO_LARGE};
 use super::plan::make_folder;
 use super::room::Amount;
-use super::unpack::unpack;
+use super::unpack::{OMITTED, unpack};
 use crate::api::text::{WORDS, harmless};
 use crate::api::{ObjectName, Reason};
 use crate::condor::fetch::INCOMING;
@@ -26,8 +26,6 @@ use crate::machine::{Index, Indices, Uid};
 /// HTCondor's own slack when it counts the bytes of a job's output.
 const SLACK: u64 = 64 * 1024;
 const MIB: u64 = 1 << 20;
-/// File in which `job.sh` says what does not come back.
-pub(super) const OMITTED: &str = "htc_output.omitted";
 /// Most bytes of it that are read.
 const OMITTED_BYTES: u64 = 4096;
 

@@ -17,8 +17,10 @@ use super::room::{Amount, Volume};
 
 /// File name of the archive, as in `job.sh`.
 pub(super) const ARCHIVE: &str = "htc_output.tar";
+/// File name of the list of what does not come back, as in `job.sh`.
+pub(super) const OMITTED: &str = "htc_output.omitted";
 /// What is the job's own.
-const TAKEN: [&str; 4] = ["out", "err", ARCHIVE, super::incoming::OMITTED];
+const TAKEN: [&str; 4] = ["out", "err", ARCHIVE, OMITTED];
 /// Most bytes of an extension (a long name, pax records), which is held in memory.
 const LONGEST_EXTENSION: u64 = 8 * 1024;
 /// Most bytes of a path and of a name in it, as file systems have it.

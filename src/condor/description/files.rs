@@ -66,8 +66,8 @@ pub const NOWHERE: &str = "/nonexistent";
 ///
 /// Without `WantDelayedUpdates` and the two after it a payload can change its own job's ad by HTCondor's Chirp, or have files of the
 /// access point. By `LimitDirectoryAccess` the job's shadow sends and takes files of the job's spool folder alone, which it adds
-/// itself; a schedd with a `LIMIT_DIRECTORY_ACCESS` of its own goes by that instead. It counts also where a link leads elsewhere, which a
-/// starter can have the shadow make; a hard link within the spool is not seen by it (tried with 23.9 and 25.14).
+/// itself. A schedd with a `LIMIT_DIRECTORY_ACCESS` of its own uses that instead. The check follows symbolic links, also those that a
+/// starter creates. It does not see hard links within the spool (tried with 23.9 and 25.14).
 pub(super) fn lines(executable: &str, folder: &str, input: &str) -> String {
     let mut text = format!(
         r#"MY.JobUniverse = 5

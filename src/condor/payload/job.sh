@@ -145,10 +145,10 @@ prepare_work() {
     mkdir "$work" || cannot_write
     trap remove_work EXIT
     mkdir "$work/run" "$work/tmp" "$work/area" || cannot_write
-    # What a former run has left, and HTCondor has kept; but for its standard output and error, and what it has packed.
     # HTCondor keeps a file that the next run does not write: an empty one takes the place of this one.
     omitted_before=
     [ ! -e "$scratch/$omitted" ] || omitted_before=1
+    # What a former run has left, and HTCondor has kept; but for its standard output and error, and what it has packed.
     for file in "$scratch/out" "$scratch/err" "$scratch/$omitted"; do
         if [ -e "$file" ] || [ -L "$file" ]; then
             rm -f "$file"
@@ -343,10 +343,10 @@ discard() {
 export_environment() {
     export APPTAINER_NO_EVAL=1 SINGULARITY_NO_EVAL=1
     export HTCPROCID="$index" JOB_NAME="$name"
-    [ "$runtime" != none ] || {
+    if [ "$runtime" = none ]; then
         [ -z "$has_item" ] || export HTC_ITEM="$item"
-        return 0
-    }
+        return
+    fi
     in_environment HTCPROCID "$index"
     in_environment JOB_NAME "$name"
     [ -z "$has_item" ] || in_environment HTC_ITEM "$item"

@@ -48,6 +48,15 @@ impl WaitsFor {
         }
     }
 
+    /// Its `JobStatus`.
+    #[must_use]
+    pub const fn code(self) -> i64 {
+        match self {
+            Self::SharedFiles => 9,
+            Self::Preparation => 10,
+        }
+    }
+
     /// For users.
     #[must_use]
     pub const fn sentence(self) -> &'static str {

@@ -99,7 +99,7 @@ COLLECTOR_NAME = $(UID_DOMAIN)
 
 /// A schedd that is stopped leaves its jobs running: it finds them again within their lease.
 ///
-/// A starter is whatever a payload made of it, and its shadow has the files of this pod. By `LIMIT_DIRECTORY_ACCESS` a shadow sends and
+/// A payload may replace its starter, and the shadow that serves it has the files of this pod. By `LIMIT_DIRECTORY_ACCESS` a shadow sends and
 /// takes files of its job's spool folder alone, which it adds itself (`allow_shadow_access` of HTCondor's `limit_directory_access.cpp`).
 /// Links are followed before the check, but hard links within the spool are not seen by it.
 ///

@@ -265,12 +265,9 @@ fn decided(queues: &Queues, room: [&str; 3]) {
     decided_room(queues, false, room);
 }
 
-fn decided_room(queues: &Queues, unknown: bool, [uses, asks, gives_back]: [&str; 3]) {
-    let object = object();
-    let [uses, asks, gives_back] = [uses, asks, gives_back].map(|text| text.parse::<Indices>().unwrap());
-    let room = Room { uses, unknown, asks, gives_back, keeps_what_it_uses: true, failed_at: None };
-    let (uid, name) = (Uid::from("u"), ObjectName { namespace: "ns".to_owned(), name: object.name_any() });
-    let progress = Progress {
+/// Progress of an object of three jobs, none of which has begun.
+fn progress() -> Progress {
+    Progress {
         at_a_time: 3,
         left: 3,
         suspend: false,
@@ -279,7 +276,14 @@ fn decided_room(queues: &Queues, unknown: bool, [uses, asks, gives_back]: [&str;
         accepted: false,
         ended: None,
         pod: None,
-    };
+    }
+}
+
+fn decided_room(queues: &Queues, unknown: bool, [uses, asks, gives_back]: [&str; 3]) {
+    let object = object();
+    let [uses, asks, gives_back] = [uses, asks, gives_back].map(|text| text.parse::<Indices>().unwrap());
+    let room = Room { uses, unknown, asks, gives_back, keeps_what_it_uses: true, failed_at: None };
+    let (uid, name) = (Uid::from("u"), ObjectName { namespace: "ns".to_owned(), name: object.name_any() });
     queues.decided(&Decided {
         object: &object,
         uid: &uid,
@@ -290,7 +294,7 @@ fn decided_room(queues: &Queues, unknown: bool, [uses, asks, gives_back]: [&str;
         demand: Some(Demand::one()),
         room: &room,
         over: false,
-        progress: Some(progress),
+        progress: Some(progress()),
     });
 }
 

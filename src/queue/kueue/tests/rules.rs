@@ -190,19 +190,6 @@ pub(super) fn object_with(change: impl FnOnce(&mut Value)) -> Observed {
     serde_json::from_value(object).unwrap()
 }
 
-fn progress() -> Progress {
-    Progress {
-        at_a_time: 3,
-        left: 3,
-        suspend: false,
-        idle: false,
-        deleting: false,
-        accepted: false,
-        ended: None,
-        pod: None,
-    }
-}
-
 /// After a decision about this object, which has nothing and asks for all three.
 fn decided_as(queues: &Queues, object: &Observed, progress: Progress, over: bool) {
     let asks = "0-2".parse().unwrap();
