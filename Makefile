@@ -68,7 +68,7 @@ one: setup ## one test on real servers
 	cargo test $(ALL) --test e2e --no-run
 	cargo build $(ALL) --bin htc-operator --bin kubectl-htc
 	@names=$$(cargo test --quiet $(ALL) --test e2e -- --list --format=terse | sed -n 's/: test$$//p' | \
-		grep -E "^$(firstword $(subst ::, ,$(T)))::(.*::)?$(lastword $(subst ::, ,$(T)))(::.*)?$$" | grep -E "$(or $(V),.)"); \
+		grep -E "^$(T)(::.*)?$$" | grep -E "$(or $(V),.)"); \
 	test -n "$$names" || { echo "no test is called $(T)$(if $(V), with $(V))"; exit 2; }; \
 	for run in $$(seq $(or $(N),1)); do \
 		echo "run $$run of $(or $(N),1)"; cargo test $(ALL) --test e2e -- --include-ignored --nocapture --exact $$names || exit; \
@@ -119,7 +119,7 @@ generate: prerequisites ## crd/ and statecharts/
 	$(DEBUG)/htc-operator statechart statecharts
 
 record: setup ## the session in the README
-	HTC_RECORD=1 $(E2E) plugin::sid::the_readme_shows_what_happens
+	HTC_RECORD=1 $(E2E) plugin::recording::the_readme_shows_what_happens::sid
 
 setup: prerequisites ## real servers, into the cache
 	cargo run --locked --quiet -p testbed -- setup

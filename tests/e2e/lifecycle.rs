@@ -15,21 +15,6 @@ use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, condition, ids, of};
 use serde_json::Value;
 use testbed::wait_for;
 
-on_versions!(
-    both: parts::each_job_gets_its_item;
-    trixie:
-        items::what_is_wrong_with_a_config_map_is_said_and_waited_for,
-        share::a_crowd_takes_turns_with_others,
-        parts::parallelism_can_be_changed,
-        parts::too_many_failures_end_the_rest;
-    sid:
-        items::items_of_a_config_map_are_read_once,
-        share::no_more_active_jobs_than_the_share;
-    long:
-        share::parallelism_within_the_share,
-        parts::no_more_at_a_time_than_parallelism;
-);
-
 /// Active, succeeded, failed; -1 as long as there is no status.
 fn counts(object: &Value) -> [i64; 3] {
     ["active", "succeeded", "failed"].map(|count| object["status"][count].as_i64().unwrap_or(-1))

@@ -1,41 +1,35 @@
-//! Scenarios as tests with each version of HTCondor. In `make test`, those that are `both`, in which what HTCondor says or does differs
-//! between the versions, run with both; most run with one version; and those that are `long` are left to `make test-long`, which runs all with
-//! both. `docs/decisions/0053-make-test-shows-each-promise-once.md` says which test is what.
+//! Scenarios as tests with each version of HTCondor: `room::scenario::sid` and `room::scenario::trixie`.
+//!
+//! In `make test`, those that are `both`, in which what HTCondor says or does differs between the versions, run with both; most run with one
+//! version; and those that are `long` are left to `make test-long`, which runs all with both.
+//! `docs/decisions/0053-make-test-shows-each-promise-once.md` says which test is what.
 
+/// Makes a module for each scenario of a file, with a test for each version.
 macro_rules! on_versions {
-    (
-        $(both: $($both:ident::$with_both:ident),+;)?
-        $(trixie: $($trixie:ident::$with_trixie:ident),+;)?
-        $(sid: $($sid:ident::$with_sid:ident),+;)?
-        $(long: $($long:ident::$with_long:ident),+;)?
-    ) => {
-        mod trixie {
-            $($(#[test] fn $with_both() { super::$both::$with_both(testbed::Version::Trixie); })+)?
-            $($(#[test] fn $with_trixie() { super::$trixie::$with_trixie(testbed::Version::Trixie); })+)?
-            $($(
-                #[test]
-                #[ignore = "HTCondor's version makes no difference: make test-long"]
-                fn $with_sid() { super::$sid::$with_sid(testbed::Version::Trixie); }
-            )+)?
-            $($(
-                #[test]
-                #[ignore = "another test shows the same promise: make test-long"]
-                fn $with_long() { super::$long::$with_long(testbed::Version::Trixie); }
-            )+)?
-        }
-        mod sid {
-            $($(#[test] fn $with_both() { super::$both::$with_both(testbed::Version::Sid); })+)?
-            $($(#[test] fn $with_sid() { super::$sid::$with_sid(testbed::Version::Sid); })+)?
-            $($(
-                #[test]
-                #[ignore = "HTCondor's version makes no difference: make test-long"]
-                fn $with_trixie() { super::$trixie::$with_trixie(testbed::Version::Sid); }
-            )+)?
-            $($(
-                #[test]
-                #[ignore = "another test shows the same promise: make test-long"]
-                fn $with_long() { super::$long::$with_long(testbed::Version::Sid); }
-            )+)?
+    ($($kind:ident: $($scenario:ident),+;)+) => {
+        $($(mod $scenario { on_versions!(@$kind $scenario); })+)+
+    };
+    (@both $scenario:ident) => {
+        on_versions!(@test trixie Trixie $scenario);
+        on_versions!(@test sid Sid $scenario);
+    };
+    (@trixie $scenario:ident) => {
+        on_versions!(@test trixie Trixie $scenario);
+        on_versions!(@test sid Sid $scenario "HTCondor's version makes no difference: make test-long");
+    };
+    (@sid $scenario:ident) => {
+        on_versions!(@test trixie Trixie $scenario "HTCondor's version makes no difference: make test-long");
+        on_versions!(@test sid Sid $scenario);
+    };
+    (@long $scenario:ident) => {
+        on_versions!(@test trixie Trixie $scenario "another test shows the same promise: make test-long");
+        on_versions!(@test sid Sid $scenario "another test shows the same promise: make test-long");
+    };
+    (@test $name:ident $version:ident $scenario:ident $($why:literal)?) => {
+        #[test]
+        $(#[ignore = $why])?
+        fn $name() {
+            super::$scenario(testbed::Version::$version);
         }
     };
 }

@@ -5,13 +5,17 @@ use testbed::Version;
 use bed::site::Site;
 use bed::{Promise, of};
 
+on_versions! {
+    trixie: condor_rm_comes_before_the_finalizer_goes;
+}
+
 /// As long as `condor_rm` has not ended the finalizer stays, and then the jobs are gone, too: nobody takes the pool's slots by
 /// HTCJobs that no longer count.
 ///
 /// It fails if an abandoned HTCJob is let go at once (`abandon` instead of `remove_once_and_abandon`): no `condor_rm` is called.
 ///
 /// Against b8ba2a8: succeeds. The HTCJob is let go at once, with its jobs running, and no `condor_rm` is called.
-pub fn condor_rm_comes_before_the_finalizer_goes(version: Version) {
+fn condor_rm_comes_before_the_finalizer_goes(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let uid = here.create(&site.lasting("left", 2));

@@ -10,6 +10,11 @@ use testbed::{Account, Assets, Client, Pool, PoolOptions, Scratch, Version, wait
 
 use bed::PATIENCE;
 
+on_versions! {
+    trixie: tools_touch_their_own_folder_only;
+    sid: what_has_no_end_is_not_read, what_it_gave_up_does_not_come_back;
+}
+
 const SECRET: &str = "nobody else knows this";
 
 struct Site {
@@ -88,7 +93,7 @@ impl Site {
 /// something.
 ///
 /// Against b8ba2a8: succeeds. It starts tools as they are: with a step that does nothing, the first edit leads the tool elsewhere.
-pub fn tools_touch_their_own_folder_only(version: Version) {
+fn tools_touch_their_own_folder_only(version: Version) {
     let site = Site::new(version);
     let elsewhere = site.folder("elsewhere");
     let secret = elsewhere.join("secret");
@@ -131,7 +136,7 @@ pub fn tools_touch_their_own_folder_only(version: Version) {
 /// A tool that asks for more memory than it may have does not get it, and its children are confined as it is.
 ///
 /// Against b8ba2a8: succeeds in the same way, with the first script.
-pub fn what_it_gave_up_does_not_come_back(version: Version) {
+fn what_it_gave_up_does_not_come_back(version: Version) {
     let site = Site::new(version);
     let own = site.folder("own");
     let elsewhere = site.folder("elsewhere");
@@ -163,7 +168,7 @@ pub fn what_it_gave_up_does_not_come_back(version: Version) {
 ///
 /// Against b8ba2a8: passes, with a step that does nothing, because the line is the test's. That operator writes no such line and limits
 /// no tool's memory, so that each `condor_submit` is the second one here.
-pub fn what_has_no_end_is_not_read(version: Version) {
+fn what_has_no_end_is_not_read(version: Version) {
     let site = Site::new(version);
     let own = site.folder("own");
     let mut before = site.confined(&own);

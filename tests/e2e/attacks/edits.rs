@@ -9,6 +9,13 @@ use testbed::{Client, Version, wait_for};
 use crate::credentials::site::{Site, let_read, put_secret, wait_says, with_secret};
 use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, ids, is_true, of};
 
+on_versions! {
+    long:
+        large_values_hold_up_nobody_else,
+        an_index_that_grows_when_it_is_printed,
+        a_reason_given_by_hand_is_told_harmlessly;
+}
+
 /// Bytes of one value.
 const LARGE: usize = 2 << 20;
 /// So many jobs have one.
@@ -71,7 +78,7 @@ fn took(here: &Namespace<'_>, name: &str) -> Duration {
 /// fails, too, if an ad that cannot be read makes the whole answer count for nothing: the others then do not come to their end.
 ///
 /// Against b8ba2a8: succeeds. From the edits on each `condor_q` fails, for all HTCJobs, and these say `ScheddUnreachable`.
-pub fn large_values_hold_up_nobody_else(version: Version) {
+fn large_values_hold_up_nobody_else(version: Version) {
     let (site, alice) = site(version);
     let (hers, ours) = (hers(&site), site.bed.namespace());
     // First of all: 25.14 was seen to leave them idle behind those that match nothing.
@@ -131,7 +138,7 @@ pub fn large_values_hold_up_nobody_else(version: Version) {
 /// It fails if an answer is kept whole: the peak is then higher by the size of the text.
 ///
 /// Against b8ba2a8: means nothing. It does not ask which jobs would write elsewhere; it has the tool write to `/elsewhere`.
-pub fn an_index_that_grows_when_it_is_printed(version: Version) {
+fn an_index_that_grows_when_it_is_printed(version: Version) {
     let (site, alice) = site(version);
     let (hers, ours) = (hers(&site), site.bed.namespace());
     let uid = hers.create(&with_secret("grows", "mine", UNTIL_LET_GO));
@@ -164,7 +171,7 @@ pub fn an_index_that_grows_when_it_is_printed(version: Version) {
 ///
 /// Against b8ba2a8: succeeds. The reason is in the status as it is, which the API server refuses each time for its control
 /// characters: the HTCJob shows nothing any more. What turns text is in the log.
-pub fn a_reason_given_by_hand_is_told_harmlessly(version: Version) {
+fn a_reason_given_by_hand_is_told_harmlessly(version: Version) {
     const STEERS: &str =
         "stop \u{1b}[2J\u{1b}]0;mine\u{7}\u{8}\u{9b}31m \u{202e}desrever\u{2066}\u{200b}\u{2028} FORGED";
     let (site, alice) = site(version);

@@ -4,6 +4,10 @@ use testbed::{Version, wait_for};
 
 use bed::{Bed, PATIENCE, Promise, htcjob, is_true, of};
 
+on_versions! {
+    trixie: without_a_name_at_the_top;
+}
+
 /// The newest ad of history is another user's, whose `GlobalJobId` is missing, no text, another job's, or an expression. HTCJobs are
 /// submitted all the same, each job once.
 ///
@@ -12,7 +16,7 @@ use bed::{Bed, PATIENCE, Promise, htcjob, is_true, of};
 ///
 /// Against b8ba2a8: succeeds. With `missing` at the top the next HTCJob says `Incomplete` (`condor_history shows a job without a
 /// GlobalJobId`) and is not submitted.
-pub fn without_a_name_at_the_top(version: Version) {
+fn without_a_name_at_the_top(version: Version) {
     let bed = Bed::start(version);
     let here = bed.namespace();
     let uid = here.create(&htcjob("first", "echo A"));

@@ -7,6 +7,10 @@ use testbed::{Account, Owned, Version};
 use crate::credentials::site::{Site, let_read, put_secret, with_secret};
 use bed::{PATIENCE, Promise, UNTIL_LET_GO, condition, ids, is_true};
 
+on_versions! {
+    trixie: no_tool_obeys_what_lies_there;
+}
+
 /// `~/.condor/user_config` is not brought there by a job's output; and if it is there, no tool of the operator's reads it, in
 /// whosever name.
 ///
@@ -19,7 +23,7 @@ use bed::{PATIENCE, Promise, UNTIL_LET_GO, condition, ids, is_true};
 ///
 /// Against b8ba2a8: succeeds. The transfer of `writes` puts `user_config` into the home, and the next tools run what it says: the
 /// marker is there.
-pub fn no_tool_obeys_what_lies_there(version: Version) {
+fn no_tool_obeys_what_lies_there(version: Version) {
     let mut site = Site::new(version, &[]);
     site.bed.mount_volume("size=64m");
     let (home, folder) = (site.bed.scratch().dir("home").unwrap(), site.bed.scratch().dir("home/.condor").unwrap());

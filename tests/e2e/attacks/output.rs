@@ -9,6 +9,11 @@ use testbed::{Account, Version, wait_for};
 use crate::credentials::site::{Site, let_read, put_secret, with_secret};
 use bed::{Namespace, PATIENCE, Promise, UNTIL_LET_GO, condition, ids, is_true, of};
 
+on_versions! {
+    sid: goes_to_its_own_place_only;
+    long: goes_to_its_own_place_without_confinement;
+}
+
 const BEFORE: &str = "as it was";
 const ATTACK: &str = "attack";
 /// In a file that only the operator can read.
@@ -47,14 +52,14 @@ impl Marked {
 /// written there, his HTCJobs say so, and another one of the same user has its output.
 ///
 /// Against b8ba2a8: succeeds. The first HTCJob, `iwd-ledger`, writes over the marker beside the ledger.
-pub fn goes_to_its_own_place_only(version: Version) {
+fn goes_to_its_own_place_only(version: Version) {
     attack(version, &[]);
 }
 
 /// The same where the kernel confines nothing.
 ///
 /// Against b8ba2a8: succeeds in the same way.
-pub fn goes_to_its_own_place_without_confinement(version: Version) {
+fn goes_to_its_own_place_without_confinement(version: Version) {
     attack(version, &["--confinement=off"]);
 }
 

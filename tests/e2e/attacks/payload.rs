@@ -6,6 +6,13 @@ use testbed::{Account, Version};
 
 use bed::{Bed, Promise, condition, htcjob, is_true, of};
 
+on_versions! {
+    both: an_image_that_is_the_node_is_refused, what_a_payload_says_of_its_use_is_not_in_the_ad;
+    trixie: a_later_run_is_not_what_an_earlier_one_wrote;
+    sid: a_link_brings_nothing_of_another_namespaces_job, a_link_brings_nothing_from_outside_of_the_container;
+    long: a_link_leads_job_sh_nowhere;
+}
+
 const BEFORE: &str = "as it was";
 
 /// A payload puts a link where `job.sh` writes, and ends with the code for which it writes there. What the link leads to belongs to
@@ -14,7 +21,7 @@ const BEFORE: &str = "as it was";
 /// It fails if the payload's folder is the scratch directory (`binds` in `prepare_work`): the file is then empty.
 ///
 /// Against b8ba2a8: succeeds with `.htc_cache`, as the folder was called there: the file of `within` is empty.
-pub fn a_link_leads_job_sh_nowhere(version: Version) {
+fn a_link_leads_job_sh_nowhere(version: Version) {
     let here = Bed::shared(version).namespace();
     let outside = here.bed.scratch().dir(&here.name).unwrap();
     let file = outside.join("file");
@@ -47,7 +54,7 @@ pub fn a_link_leads_job_sh_nowhere(version: Version) {
 ///
 /// Against b8ba2a8: `root` is submitted, runs, and gets as far as Apptainer on the node, which refuses it (`/ as sandbox is not
 /// authorized`).
-pub fn an_image_that_is_the_node_is_refused(version: Version) {
+fn an_image_that_is_the_node_is_refused(version: Version) {
     let here = Bed::shared(version).namespace();
     for (name, image, words) in [
         ("root", "/proc/self/root", "it must be in a folder that jobs see"),
@@ -76,7 +83,7 @@ pub fn an_image_that_is_the_node_is_refused(version: Version) {
 /// a file `condor_exec.exe` that an earlier run left for the job's program.
 ///
 /// Against b8ba2a8: succeeds with `conf`: its second run has the file in its output. It does not with `exec`.
-pub fn a_later_run_is_not_what_an_earlier_one_wrote(version: Version) {
+fn a_later_run_is_not_what_an_earlier_one_wrote(version: Version) {
     let here = Bed::shared(version).namespace();
     let outside = here.bed.scratch().dir(&here.name).unwrap();
     Account::unprivileged().write(&outside.join("file"), BEFORE, 0o600).unwrap();
@@ -105,7 +112,7 @@ pub fn a_later_run_is_not_what_an_earlier_one_wrote(version: Version) {
 /// It fails if they are there when HTCondor's starter, outside of the container, reads the output (`collect`).
 ///
 /// Against b8ba2a8: succeeds. The output `link` has the file's text.
-pub fn a_link_brings_nothing_from_outside_of_the_container(version: Version) {
+fn a_link_brings_nothing_from_outside_of_the_container(version: Version) {
     let here = Bed::shared(version).namespace();
     let outside = here.bed.scratch().dir(&here.name).unwrap();
     Account::unprivileged().write(&outside.join("file"), BEFORE, 0o600).unwrap();
@@ -133,7 +140,7 @@ pub fn a_link_brings_nothing_from_outside_of_the_container(version: Version) {
 /// It fails for the same reason.
 ///
 /// Against b8ba2a8: succeeds. One of the outputs is the `payload.conf` of `victim`, with its variables.
-pub fn a_link_brings_nothing_of_another_namespaces_job(version: Version) {
+fn a_link_brings_nothing_of_another_namespaces_job(version: Version) {
     let bed = Bed::shared(version);
     let (victim, here) = (bed.namespace(), bed.namespace());
     let mut object = htcjob("victim", "while sleep 1; do :; done");
@@ -166,7 +173,7 @@ pub fn a_link_brings_nothing_of_another_namespaces_job(version: Version) {
 /// It fails on 23.9 if the payload's folder is the scratch directory (`binds` in `prepare_work`).
 ///
 /// Against b8ba2a8: succeeds with 23.9. `CpusUsage` in the ad has 200,006 characters.
-pub fn what_a_payload_says_of_its_use_is_not_in_the_ad(version: Version) {
+fn what_a_payload_says_of_its_use_is_not_in_the_ad(version: Version) {
     let here = Bed::shared(version).namespace();
     let uid = here.create(&htcjob(
         "update",

@@ -5,9 +5,14 @@ use testbed::{Client, Version, wait_for};
 use crate::credentials::site::{Site, let_read, put_secret, wait_says, with_secret};
 use bed::{OFTEN, PATIENCE, UNTIL_LET_GO, ids, is_true};
 
+on_versions! {
+    trixie: what_one_user_writes_holds_up_nobody_else;
+    sid: one_users_ads_are_a_doubt_about_its_own_jobs_alone;
+}
+
 /// Crooked, nameless and huge ads in alice's name hold up neither her other HTCJobs nor anybody else's; hers that have such a job are
 /// neither lost nor let go.
-pub fn one_users_ads_are_a_doubt_about_its_own_jobs_alone(version: Version) {
+fn one_users_ads_are_a_doubt_about_its_own_jobs_alone(version: Version) {
     let site = Site::start(version);
     let (hers, ours) = (site.bed.namespace(), site.bed.namespace());
     put_secret(&hers, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
@@ -68,7 +73,7 @@ pub fn one_users_ads_are_a_doubt_about_its_own_jobs_alone(version: Version) {
 
 /// A user writes so much into jobs that HTCondor cannot show them. Only the HTCJob that they say they are of is in doubt; others of that
 /// user, and all of other users, run, end, are submitted and go. The newest job of history has an expression for an id.
-pub fn what_one_user_writes_holds_up_nobody_else(version: Version) {
+fn what_one_user_writes_holds_up_nobody_else(version: Version) {
     let site = Site::with(version, "", &[OFTEN]);
     site.bed.start_operator();
     let (hers, ours) = (site.bed.namespace(), site.bed.namespace());

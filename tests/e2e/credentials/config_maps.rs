@@ -6,7 +6,11 @@ use testbed::Version;
 use crate::credentials::site::Site;
 use bed::{htcjob, is_true};
 
-pub fn one_is_read_once_a_role_allows_it(version: Version) {
+on_versions! {
+    trixie: one_is_read_once_a_role_allows_it;
+}
+
+fn one_is_read_once_a_role_allows_it(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     here.kubectl(&["create", "configmap", "my-items", "--from-literal=files.txt=one"]);

@@ -14,6 +14,10 @@ use testbed::{Account, Assets, Kdc, Version, wait_for};
 use crate::credentials::site::{Site, let_read, put_secret, users, wait_says, with_secret};
 use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, is_true};
 
+on_versions! {
+    sid: jobs_of_a_kerberos_user;
+}
+
 /// Life of tickets where their end is waited for.
 const SHORT: &str = "12s";
 
@@ -84,7 +88,7 @@ impl Realm {
 }
 
 /// The operator by its keytab, a user by a password; each longer than a ticket lives.
-pub fn jobs_of_a_kerberos_user(version: Version) {
+fn jobs_of_a_kerberos_user(version: Version) {
     let realm = Realm::new(version);
     realm.kdc.add_user("robot", "unused", SHORT).unwrap();
     realm.kdc.add_user("alice", "Xy8-open-sesame", SHORT).unwrap();

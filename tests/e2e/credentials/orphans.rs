@@ -10,6 +10,10 @@ use crate::credentials::site::{Site, let_read, put_secret, with_secret};
 use bed::gates::Gates;
 use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, ids};
 
+on_versions! {
+    trixie: named_by_check_with_and_without_an_operator, nothing_but_an_orphan_is_removed;
+}
+
 /// The ledger's folder, byte by byte.
 fn ledger_files(bed: &Bed) -> BTreeMap<PathBuf, Vec<u8>> {
     let entries = std::fs::read_dir(bed.data.join("sqlite")).unwrap().map(|entry| entry.unwrap().path());
@@ -17,7 +21,7 @@ fn ledger_files(bed: &Bed) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// `check` finds them by the names that the ledger knows, whether an operator has it or not, and leaves it as it is.
-pub fn named_by_check_with_and_without_an_operator(version: Version) {
+fn named_by_check_with_and_without_an_operator(version: Version) {
     let site = Site::start(version);
     let bed = &site.bed;
     let here = bed.namespace();
@@ -95,7 +99,7 @@ fn waiting(here: &Namespace<'_>, name: &str, secret: Option<&str>) -> (String, S
 
 /// Neither what somebody writes into jobs, nor what happens while the command is at work, makes it remove a job whose HTCJob is there, or
 /// one in a name that the operator has not submitted in; and nobody keeps others' orphans from being removed.
-pub fn nothing_but_an_orphan_is_removed(version: Version) {
+fn nothing_but_an_orphan_is_removed(version: Version) {
     let (site, gates) = (Site::start(version), Gates::new(version));
     let bed = &site.bed;
     let (hers, also_hers, ours) = (bed.namespace(), bed.namespace(), bed.namespace());

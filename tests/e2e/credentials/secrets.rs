@@ -7,8 +7,12 @@ use testbed::{Version, wait_for};
 use crate::credentials::site::{Site, let_read, put_secret, users, with_secret};
 use bed::{PATIENCE, UNTIL_LET_GO, condition, is_true, of};
 
+on_versions! {
+    trixie: each_namespace_in_its_own_name, a_lost_ledger_finds_jobs_in_all_names;
+}
+
 /// Two namespaces and three names, through all that is done to jobs: each in its own name and in no other.
-pub fn each_namespace_in_its_own_name(version: Version) {
+fn each_namespace_in_its_own_name(version: Version) {
     let site = Site::start(version);
     let (a, b) = (site.bed.namespace(), site.bed.namespace());
     let tokens = [site.token("alice@test", &[]), site.token("bob@test", &[])];
@@ -80,7 +84,7 @@ pub fn each_namespace_in_its_own_name(version: Version) {
 
 /// A ledger that is lost knows none of the names. The jobs in them are found all the same, once each, and made-up ones do not
 /// count.
-pub fn a_lost_ledger_finds_jobs_in_all_names(version: Version) {
+fn a_lost_ledger_finds_jobs_in_all_names(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     put_secret(&here, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);

@@ -5,13 +5,18 @@ use testbed::{Version, wait_for};
 use crate::credentials::site::{Site, let_read, put_secret, users, wait_says, with_secret};
 use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, is_true};
 
+on_versions! {
+    trixie: a_secret_that_goes_before_its_htcjob;
+    long: what_is_wrong_with_a_secret_is_said, one_that_cannot_be_read_any_more;
+}
+
 fn assert_waits(here: &Namespace<'_>, name: &str) {
     let object = here.get(name);
     assert_eq!(object["status"]["phase"], "Pending", "{object:#}");
     assert_eq!(object["status"]["attempt"].as_u64().unwrap_or(0), 0, "nothing was submitted: {object:#}");
 }
 
-pub fn what_is_wrong_with_a_secret_is_said(version: Version) {
+fn what_is_wrong_with_a_secret_is_said(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let good = site.token("alice@test", &[]);
@@ -71,7 +76,7 @@ pub fn what_is_wrong_with_a_secret_is_said(version: Version) {
     }
 }
 
-pub fn a_secret_that_goes_before_its_htcjob(version: Version) {
+fn a_secret_that_goes_before_its_htcjob(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let token = site.token("alice@test", &[]);
@@ -104,7 +109,7 @@ pub fn a_secret_that_goes_before_its_htcjob(version: Version) {
 }
 
 /// An HTCJob that was stored under other rules no longer says which Secret is its own: its jobs are not overlooked for that.
-pub fn one_that_cannot_be_read_any_more(version: Version) {
+fn one_that_cannot_be_read_any_more(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let token = site.token("alice@test", &[]);

@@ -9,6 +9,11 @@ use testbed::{Fault, Proxy, Rule, Seen, Version, wait_for};
 use bed::site::Site;
 use bed::{Namespace, OFTEN, PATIENCE, of};
 
+on_versions! {
+    trixie: a_webhook_that_hangs, refusing_and_losing_writes;
+    long: refusing_for_good_hides_nothing, forgetting_watches_and_away_for_long, killed_in_every_phase;
+}
+
 /// What each HTCJob that runs to its end is told, once.
 const STORY: [&str; 5] = ["Pending", "Submitted", "Running", "Completed", "Fetched"];
 
@@ -28,7 +33,7 @@ fn assert_told_once(site: &Site, here: &Namespace<'_>, names: &[&str]) {
     }
 }
 
-pub fn killed_in_every_phase(version: Version) {
+fn killed_in_every_phase(version: Version) {
     let (site, proxy) = behind_a_proxy(version);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -77,7 +82,7 @@ const TOO_SLOW: Duration = Duration::from_secs(17);
 /// What a busy API server asks for.
 const RETRY_AFTER: Duration = Duration::from_secs(3);
 
-pub fn refusing_and_losing_writes(version: Version) {
+fn refusing_and_losing_writes(version: Version) {
     let (site, proxy) = behind_a_proxy(version);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -139,7 +144,7 @@ pub fn refusing_and_losing_writes(version: Version) {
 }
 
 /// A webhook or a right that is missing: the HTCJob still says how it is.
-pub fn refusing_for_good_hides_nothing(version: Version) {
+fn refusing_for_good_hides_nothing(version: Version) {
     let (site, proxy) = behind_a_proxy(version);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -187,7 +192,7 @@ const HANGS: &str = "hangs";
 const BEFORE_THE_WEBHOOK: usize = 40;
 
 /// A webhook before the HTCJobs of one namespace takes connections, and says nothing. Those of others go on.
-pub fn a_webhook_that_hangs(version: Version) {
+fn a_webhook_that_hangs(version: Version) {
     let site = Site::with(version, "", &["--concurrency=4"]);
     let (hangs, here) = (site.bed.namespace(), site.bed.namespace());
     let names: Vec<String> = (0..BEFORE_THE_WEBHOOK).map(|nth| format!("waits-{nth}")).collect();
@@ -232,7 +237,7 @@ pub fn a_webhook_that_hangs(version: Version) {
 const OUTAGE: Duration = Duration::from_secs(20);
 const OBJECTS: usize = 10;
 
-pub fn forgetting_watches_and_away_for_long(version: Version) {
+fn forgetting_watches_and_away_for_long(version: Version) {
     let (site, proxy) = behind_a_proxy(version);
     let gone = Fault::Status(410, None);
     for (method, fault) in [

@@ -8,6 +8,11 @@ use testbed::{Account, Owned, Version, wait_for};
 use bed::site::Site;
 use bed::{PATIENCE, condition};
 
+on_versions! {
+    trixie: read_only_and_full;
+    long: that_hangs;
+}
+
 /// Bytes of the file that one job makes beside its `out`, which may arrive alone.
 const OUTPUT: usize = 2_000_000;
 
@@ -17,7 +22,7 @@ fn met_full_disk(site: &Site) -> usize {
     site.bed.log().lines().filter(|line| signs.iter().any(|sign| line.contains(sign))).count()
 }
 
-pub fn read_only_and_full(version: Version) {
+fn read_only_and_full(version: Version) {
     let mut site = Site::with(version, "", &[]);
     site.bed.mount_volume("ro,size=6m");
     let log = site.bed.pool.scratch().path().join("read-only.log");
@@ -90,7 +95,7 @@ pub fn read_only_and_full(version: Version) {
 }
 
 /// A pipe that nobody writes to stands in for a file on a volume that hangs: who reads it waits.
-pub fn that_hangs(version: Version) {
+fn that_hangs(version: Version) {
     let site = Site::new(version);
     let here = site.bed.namespace();
     let uid = here.create(&site.noted("stuck", 1, ""));

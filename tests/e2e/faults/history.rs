@@ -8,6 +8,10 @@ use crate::faults::queue::unsure;
 use bed::site::Site;
 use bed::{Namespace, PATIENCE};
 
+on_versions! {
+    long: hanging;
+}
+
 /// From creation to the end.
 fn good(site: &Site, here: &Namespace<'_>, name: &str) -> Duration {
     let began = Instant::now();
@@ -20,7 +24,7 @@ fn good(site: &Site, here: &Namespace<'_>, name: &str) -> Duration {
 }
 
 /// A question that reads all of history hangs; what each submission asks, the newest ad, does not.
-pub fn hanging(version: Version) {
+fn hanging(version: Version) {
     let arguments = ["--submit-limit=10s", "--submit-limit-max=10s", "--history-limit=30s"];
     let site = Site::with(version, "", &arguments);
     site.bed.start_operator();

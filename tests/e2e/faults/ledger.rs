@@ -8,6 +8,10 @@ use testbed::{Account, Version, wait_for};
 use bed::PATIENCE;
 use bed::site::{PROMPT, Site};
 
+on_versions! {
+    long: old_or_lost_at_the_start, taken_away_while_the_operator_runs;
+}
+
 /// So that the wait for an earlier operator's submitter is short.
 const LIMITS: &[&str] = &["--submit-limit=10s", "--submit-limit-max=10s"];
 
@@ -28,7 +32,7 @@ fn noticed(site: &Site) -> usize {
     site.bed.log().lines().filter(|line| line.contains("is no longer the file")).count()
 }
 
-pub fn taken_away_while_the_operator_runs(version: Version) {
+fn taken_away_while_the_operator_runs(version: Version) {
     let site = Site::with(version, "", LIMITS);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -69,7 +73,7 @@ pub fn taken_away_while_the_operator_runs(version: Version) {
     assert!(site.bed.queue("true", &["ClusterId"]).is_empty());
 }
 
-pub fn old_or_lost_at_the_start(version: Version) {
+fn old_or_lost_at_the_start(version: Version) {
     let site = Site::with(version, "", LIMITS);
     site.bed.start_operator();
     let here = site.bed.namespace();

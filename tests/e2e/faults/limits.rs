@@ -8,8 +8,14 @@ use testbed::{Version, wait_for};
 use bed::site::{Site, says};
 use bed::{PATIENCE, condition};
 
+on_versions! {
+    trixie: too_many_for_the_site;
+    sid: one_bad_spoils_nobody;
+    long: the_queue_is_full, too_many_at_once;
+}
+
 /// MAX_JOBS_PER_SUBMISSION is smaller than what the operator sends: it learns that, and says so.
-pub fn too_many_at_once(version: Version) {
+fn too_many_at_once(version: Version) {
     let site = Site::with(version, "MAX_JOBS_PER_SUBMISSION = 30\n", &["--pause-max=120s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -44,7 +50,7 @@ pub fn too_many_at_once(version: Version) {
 }
 
 /// A rule of the site's own against many at once, whose words nobody can know: what is refused goes in parts.
-pub fn too_many_for_the_site(version: Version) {
+fn too_many_for_the_site(version: Version) {
     let config = "SUBMIT_REQUIREMENT_NAMES = Few\nSUBMIT_REQUIREMENT_Few = ProcId < 20\n\
         SUBMIT_REQUIREMENT_Few_REASON = \"this site takes twenty at once\"\n";
     let site = Site::with(version, config, &[]);
@@ -61,7 +67,7 @@ pub fn too_many_for_the_site(version: Version) {
 }
 
 /// MAX_JOBS_PER_OWNER: who has no room says so, waits, and goes on when jobs leave.
-pub fn the_queue_is_full(version: Version) {
+fn the_queue_is_full(version: Version) {
     let site = Site::with(version, "MAX_JOBS_PER_OWNER = 6\n", &[]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -82,7 +88,7 @@ pub fn the_queue_is_full(version: Version) {
 }
 
 /// A submission of many HTCJobs that fails for the sake of one: the others go again with fewer, and are through soon.
-pub fn one_bad_spoils_nobody(version: Version) {
+fn one_bad_spoils_nobody(version: Version) {
     const GOOD: usize = 24;
     let config = "SUBMIT_REQUIREMENT_NAMES = Name\nSUBMIT_REQUIREMENT_Name = !regexp(\"/refused$\", JobBatchName)\n";
     // The first stands at its gate until all others have come.

@@ -10,6 +10,16 @@ use crate::faults::stuck::assert_growing;
 use bed::site::Site;
 use bed::{Namespace, OFTEN, PATIENCE, condition, ids, is_true, of};
 
+on_versions! {
+    trixie: one_answer_that_shows_nothing, lost_and_begun_anew;
+    sid: history_too_short;
+    long:
+        a_look_at_few_that_shows_nothing,
+        a_first_answer_that_shows_nothing,
+        lost_before_anybody_looked,
+        seen_by_somebody_else;
+}
+
 /// Whether the jobs of `uid` run, each in its first start: nothing has touched them.
 fn assert_untouched(site: &Site, uid: &str, count: usize) {
     let rows = site.bed.queue(&of(uid), &["JobStatus", "NumShadowStarts"]);
@@ -17,7 +27,7 @@ fn assert_untouched(site: &Site, uid: &str, count: usize) {
 }
 
 /// design §6.6: jobs that went with the queue are lost, they are not submitted again, their numbers mean others' jobs now.
-pub fn lost_and_begun_anew(version: Version) {
+fn lost_and_begun_anew(version: Version) {
     let site = Site::with(version, "", &["--birthdate-steady=4s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -70,7 +80,7 @@ pub fn lost_and_begun_anew(version: Version) {
 
 /// docs/decisions/0007: jobs that ran before the operator had seen them, and then went with the queue, look as if they had
 /// never been there. They are not submitted again unless a person says so, and hold up no deletion.
-pub fn lost_before_anybody_looked(version: Version) {
+fn lost_before_anybody_looked(version: Version) {
     let site = Site::with(version, "", &["--birthdate-steady=4s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -127,7 +137,7 @@ fn others(site: &Site, count: usize) {
 }
 
 /// What may have been submitted is not submitted again until history can say that it was not, or an admin does.
-pub fn history_too_short(version: Version) {
+fn history_too_short(version: Version) {
     let config = "MAX_HISTORY_LOG = 10000\nMAX_HISTORY_ROTATIONS = 1\n";
     let limits = ["--submit-limit=10s", "--submit-limit-max=10s", "--tracker-interval=1s", "--pause-max=60s"];
     let site = Site::with(version, config, &limits);
@@ -191,7 +201,7 @@ pub fn history_too_short(version: Version) {
 }
 
 /// The operator's token becomes somebody else's, who may neither see nor touch the jobs as his own.
-pub fn seen_by_somebody_else(version: Version) {
+fn seen_by_somebody_else(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     site.start_lasting(&here, &["running", "doomed"]);
@@ -221,7 +231,7 @@ pub fn seen_by_somebody_else(version: Version) {
 }
 
 /// One answer with rc 0 that shows none of the jobs: it is asked again before that is believed.
-pub fn one_answer_that_shows_nothing(version: Version) {
+fn one_answer_that_shows_nothing(version: Version) {
     let site = Site::with(version, "", &[OFTEN]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -238,7 +248,7 @@ pub fn one_answer_that_shows_nothing(version: Version) {
 }
 
 /// The same of jobs that no look at all jobs has seen yet, only the one that found them accepted.
-pub fn a_first_answer_that_shows_nothing(version: Version) {
+fn a_first_answer_that_shows_nothing(version: Version) {
     let site = Site::with(version, "", &["--tracker-interval=20s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -251,7 +261,7 @@ pub fn a_first_answer_that_shows_nothing(version: Version) {
 
 /// The same of the looks at those alone with which something is about to happen: right after a submission that went well, and
 /// while what runs is being held.
-pub fn a_look_at_few_that_shows_nothing(version: Version) {
+fn a_look_at_few_that_shows_nothing(version: Version) {
     let site = Site::with(version, "", &["--tracker-interval=20s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();

@@ -12,6 +12,11 @@ use bed::PATIENCE;
 use bed::dice::Dice;
 use bed::site::{Site, says};
 
+on_versions! {
+    sid: killed_while_it_is_handed_jobs;
+    long: out_of_reach, hanging_for_longer_than_every_limit;
+}
+
 /// Limits that are over within seconds.
 const SHORT: &[&str] = &[
     "--tool-limit=3s",
@@ -23,7 +28,7 @@ const SHORT: &[&str] = &[
     "--dead-margin=4s",
 ];
 
-pub fn killed_while_it_is_handed_jobs(version: Version) {
+fn killed_while_it_is_handed_jobs(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let mut dice = Dice::new(&format!("the schedd is killed during condor_submit, {version}"));
@@ -68,7 +73,7 @@ pub fn killed_while_it_is_handed_jobs(version: Version) {
     panic!("in twenty tries the schedd's child never died before it had the files");
 }
 
-pub fn hanging_for_longer_than_every_limit(version: Version) {
+fn hanging_for_longer_than_every_limit(version: Version) {
     let site = Site::with(version, "", SHORT);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -122,7 +127,7 @@ pub fn hanging_for_longer_than_every_limit(version: Version) {
 }
 
 /// Nobody listens at the collector's address, or somebody who never answers; or one tool alone fails.
-pub fn out_of_reach(version: Version) {
+fn out_of_reach(version: Version) {
     let site = Site::with(version, "", SHORT);
     site.bed.start_operator();
     let here = site.bed.namespace();

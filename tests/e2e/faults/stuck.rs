@@ -11,6 +11,11 @@ use testbed::{Account, Version, wait_for};
 use bed::site::Site;
 use bed::{Namespace, PATIENCE, is_true, of};
 
+on_versions! {
+    sid: abandoned_and_orphaned;
+    long: each_says_why;
+}
+
 /// One way to wait.
 struct Case {
     name: &'static str,
@@ -95,7 +100,7 @@ fn shadow_of(site: &Site, object: &Value) -> Pid {
     Pid::from_raw(pid.try_into().unwrap()).unwrap()
 }
 
-pub fn each_says_why(version: Version) {
+fn each_says_why(version: Version) {
     let site = Site::with(version, CLOSED, &["--tracker-interval=6s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -222,7 +227,7 @@ fn assert_pauses_begin_anew(site: &Site, here: &Namespace<'_>) {
 const MANY: u32 = 400;
 
 /// A schedd that is gone for good: the object is let go knowingly, and each job that may be left is named.
-pub fn abandoned_and_orphaned(version: Version) {
+fn abandoned_and_orphaned(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let mut many = site.noted("many", MANY, "");

@@ -13,6 +13,17 @@ use testbed::{FRONT_PROXY, KubeOptions, Version, wait_for};
 
 use crate::jobs_api::{API, json};
 
+on_versions! {
+    trixie:
+        a_front_lets_in_the_api_server_alone,
+        a_leader_lets_in_fronts_alone,
+        nobody_speaks_for_others,
+        one_user_does_not_read_all_archives,
+        silent_connections_leave_the_api_available;
+    sid: a_path_is_read_as_the_api_server_reads_it;
+    long: who_reads_nothing_loses_his_place, one_user_does_not_read_all_logs;
+}
+
 /// What the API server would say of a cluster admin.
 const ADMIN: [(&str, &str); 2] = [("X-Remote-User", "system:admin"), ("X-Remote-Group", "system:masters")];
 
@@ -45,7 +56,7 @@ fn all_requests(here: &Namespace<'_>) -> Vec<(&'static str, String)> {
     read.into_iter().chain(story).chain(edit).collect()
 }
 
-pub fn a_front_lets_in_the_api_server_alone(version: Version) {
+fn a_front_lets_in_the_api_server_alone(version: Version) {
     let bed = Bed::shared(version);
     let port = bed.front().port.number;
     let kube = &bed.kube;
@@ -78,7 +89,7 @@ pub fn a_front_lets_in_the_api_server_alone(version: Version) {
     assert!(is_true(&here.let_go("fit"), "Complete"), "nobody has held or removed it");
 }
 
-pub fn a_leader_lets_in_fronts_alone(version: Version) {
+fn a_leader_lets_in_fronts_alone(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -110,7 +121,7 @@ pub fn a_leader_lets_in_fronts_alone(version: Version) {
 }
 
 /// The API server takes away what a client says of its name. A user's answer stays the user's own.
-pub fn nobody_speaks_for_others(version: Version) {
+fn nobody_speaks_for_others(version: Version) {
     let bed = Bed::shared(version);
     let port = bed.front().port.number;
     let (here, there) = (bed.namespace(), bed.namespace());
@@ -174,7 +185,7 @@ pub fn nobody_speaks_for_others(version: Version) {
 }
 
 /// What the API server and the front read differently, somebody could be allowed as the one and be given as the other.
-pub fn a_path_is_read_as_the_api_server_reads_it(version: Version) {
+fn a_path_is_read_as_the_api_server_reads_it(version: Version) {
     let bed = Bed::shared(version);
     let port = bed.front().port.number;
     let (here, there) = (bed.namespace(), bed.namespace());
@@ -231,7 +242,7 @@ pub fn a_path_is_read_as_the_api_server_reads_it(version: Version) {
 }
 
 /// Logs that are followed last as long as their jobs: one user's are not everybody's.
-pub fn one_user_does_not_read_all_logs(version: Version) {
+fn one_user_does_not_read_all_logs(version: Version) {
     /// As many as one user may.
     const EACH: usize = 8;
     let bed = Bed::shared(version);
@@ -293,7 +304,7 @@ impl Drop for Reader {
 }
 
 /// Who reads archives slowly has them open for long: there are others for others.
-pub fn one_user_does_not_read_all_archives(version: Version) {
+fn one_user_does_not_read_all_archives(version: Version) {
     let bed = Bed::shared(version);
     let here = with_large_output(bed);
     let [ann, bob] = ["ann", "bob"].map(|name| here.person(name, &["htcprocs-view"]));
@@ -314,7 +325,7 @@ pub fn one_user_does_not_read_all_archives(version: Version) {
 }
 
 /// The API server ends what it has begun to send after a minute, and what waits for that goes with it: nobody has a place for ever.
-pub fn who_reads_nothing_loses_his_place(version: Version) {
+fn who_reads_nothing_loses_his_place(version: Version) {
     let bed = Bed::shared(version);
     let here = with_large_output(bed);
     let ann = here.person("ann", &["htcprocs-view"]);
@@ -356,7 +367,7 @@ fn keep_silent_connections(port: u16, addresses: u8, stop: &AtomicBool) {
     runtime.block_on(futures::future::join_all((0..SILENT).map(keep)));
 }
 
-pub fn silent_connections_leave_the_api_available(version: Version) {
+fn silent_connections_leave_the_api_available(version: Version) {
     let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), LONG_SUBMISSIONS);
     bed.start_operator();
     let front = bed.front();

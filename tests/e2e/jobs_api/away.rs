@@ -9,6 +9,11 @@ use testbed::{FRONT_PROXY, KubeOptions, Version, wait_for};
 use crate::jobs_api::{API, json, names};
 use bed::direct::Direct;
 
+on_versions! {
+    sid: other_apis_notice_nothing;
+    long: certificates_are_renewed_while_requests_go_on, a_certificate_that_has_ended;
+}
+
 fn wait_available(bed: &Bed, status: &str) {
     wait_for(&format!("the API to be available: {status}"), PATIENCE, || {
         let condition = available(bed);
@@ -73,7 +78,7 @@ pub(super) fn controllers_notice_nothing(here: &Namespace<'_>) {
     counts("0");
 }
 
-pub fn other_apis_notice_nothing(version: Version) {
+fn other_apis_notice_nothing(version: Version) {
     let bed = Bed::with_jobs_api(version, LONG_SUBMISSIONS);
     let here = bed.namespace();
     // A site may start the front first: it waits for its certificate.
@@ -128,7 +133,7 @@ fn front_certificate(bed: &Bed) -> (String, String) {
     (entry("tls.crt"), entry("ca.crt"))
 }
 
-pub fn certificates_are_renewed_while_requests_go_on(version: Version) {
+fn certificates_are_renewed_while_requests_go_on(version: Version) {
     let bed = Bed::with_jobs_api(version, &[LONG_SUBMISSIONS, &["--jobs-api-certificate-life=60s"]].concat());
     bed.start_operator();
     bed.front();
@@ -153,7 +158,7 @@ pub fn certificates_are_renewed_while_requests_go_on(version: Version) {
     bed::person::wait_printed(&watch, "a job on a connection that is older", |text| text.contains("after-0"));
 }
 
-pub fn a_certificate_that_has_ended(version: Version) {
+fn a_certificate_that_has_ended(version: Version) {
     let arguments = [LONG_SUBMISSIONS, &["--jobs-api-certificate-life=60s"]].concat();
     let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), &arguments);
     let _controllers = bed.controllers(&CONTROLLERS);

@@ -7,7 +7,11 @@ use testbed::Version;
 
 use crate::jobs_api::{API, json, names, rows};
 
-pub fn as_any_other_kind(version: Version) {
+on_versions! {
+    trixie: as_any_other_kind, what_cannot_be_done_is_refused;
+}
+
+fn as_any_other_kind(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -87,7 +91,7 @@ pub fn as_any_other_kind(version: Version) {
     assert!(!everything.contains("htcproc"), "{everything}");
 }
 
-pub fn what_cannot_be_done_is_refused(version: Version) {
+fn what_cannot_be_done_is_refused(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();

@@ -8,6 +8,13 @@ use std::time::{Duration, Instant};
 use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, files_below, htcjob, is_true, of};
 use testbed::{Version, wait_for};
 
+on_versions! {
+    both: followed_while_it_runs_and_to_its_end, what_is_kept_of_a_run;
+    trixie: why_a_job_is_idle, followed_until_its_run_is_over;
+    sid: files_come_as_an_archive_that_can_be_resumed;
+    long: followed_for_longer_than_a_minute, of_more_than_htcondor_is_made_to_send;
+}
+
 /// The path of something of a job.
 fn path(here: &Namespace<'_>, name: &str, what: &str) -> String {
     format!("{}/{name}/{what}", here.procs())
@@ -69,7 +76,7 @@ impl Drop for Follower {
     }
 }
 
-pub fn followed_while_it_runs_and_to_its_end(version: Version) {
+fn followed_while_it_runs_and_to_its_end(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -104,7 +111,7 @@ pub fn followed_while_it_runs_and_to_its_end(version: Version) {
 }
 
 /// What is shown is of one run. A log ends with it, whatever ends it; the next run has another one.
-pub fn followed_until_its_run_is_over(version: Version) {
+fn followed_until_its_run_is_over(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -144,7 +151,7 @@ pub fn followed_until_its_run_is_over(version: Version) {
 
 /// What is said in place of a log of jobs whose last run is over and which have not ended; and that HTCondor keeps nothing of a run that
 /// it interrupts, and of one that ended by itself all that it wrote.
-pub fn what_is_kept_of_a_run(version: Version) {
+fn what_is_kept_of_a_run(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -212,7 +219,7 @@ pub fn what_is_kept_of_a_run(version: Version) {
 }
 
 /// The API server ends a request after 60 s (`--request-timeout`), but not that of a log.
-pub fn followed_for_longer_than_a_minute(version: Version) {
+fn followed_for_longer_than_a_minute(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -231,7 +238,7 @@ pub fn followed_for_longer_than_a_minute(version: Version) {
     assert_eq!(follower.end(&here), numbers(70));
 }
 
-pub fn files_come_as_an_archive_that_can_be_resumed(version: Version) {
+fn files_come_as_an_archive_that_can_be_resumed(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -261,7 +268,7 @@ pub fn files_come_as_an_archive_that_can_be_resumed(version: Version) {
 }
 
 /// Of what a job that runs has written HTCondor sends all or the end: what comes is what was asked for, or nothing.
-pub fn of_more_than_htcondor_is_made_to_send(version: Version) {
+fn of_more_than_htcondor_is_made_to_send(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -287,7 +294,7 @@ pub fn of_more_than_htcondor_is_made_to_send(version: Version) {
     here.delete("vast");
 }
 
-pub fn why_a_job_is_idle(version: Version) {
+fn why_a_job_is_idle(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();

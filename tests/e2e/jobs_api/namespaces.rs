@@ -8,6 +8,11 @@ use testbed::{Controllers, KubeOptions, Version, wait_for};
 use crate::jobs_api::away::{CONTROLLERS, controllers_notice_nothing};
 use crate::jobs_api::names;
 
+on_versions! {
+    trixie: go_with_all_that_runs_in_them;
+    long: stay_while_the_api_does_not_answer;
+}
+
 const DISCOVERY: &str = "NamespaceDeletionDiscoveryFailure";
 
 fn bed(version: Version) -> (Bed, Controllers) {
@@ -58,7 +63,7 @@ fn under_way(here: &Namespace<'_>, name: &str, jobs: u32) -> (String, Vec<String
     (uid, ids(&here.wait_running(name, jobs)))
 }
 
-pub fn go_with_all_that_runs_in_them(version: Version) {
+fn go_with_all_that_runs_in_them(version: Version) {
     let (bed, controllers) = bed(version);
     bed.start_operator();
     bed.front();
@@ -93,7 +98,7 @@ pub fn go_with_all_that_runs_in_them(version: Version) {
     wait_gone(&empty, &controllers);
 }
 
-pub fn stay_while_the_api_does_not_answer(version: Version) {
+fn stay_while_the_api_does_not_answer(version: Version) {
     let (bed, controllers) = bed(version);
     bed.start_operator();
     let front = bed.front();

@@ -5,7 +5,11 @@ use testbed::Version;
 
 use crate::jobs_api::{json, names, rows};
 
-pub fn which_jobs_failed_and_how(version: Version) {
+on_versions! {
+    trixie: which_jobs_failed_and_how;
+}
+
+fn which_jobs_failed_and_how(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();

@@ -6,6 +6,13 @@ use testbed::{Version, wait_for};
 
 use crate::jobs_api::{json, names, rows};
 
+on_versions! {
+    both: each_end_of_a_job_that_runs_again;
+    trixie: a_job_that_is_held_or_removed, items_of_a_configmap;
+    sid: jobs_that_wait_and_jobs_that_never_ran, size_of_output, numbers_and_items, one_that_is_killed;
+    long: jobs_that_are_lost;
+}
+
 /// The object of one job once it is in this state.
 pub(super) fn wait_state(here: &Namespace<'_>, name: &str, state: &str) -> Value {
     wait_for(&format!("{name} to be {state}"), PATIENCE, || {
@@ -15,7 +22,7 @@ pub(super) fn wait_state(here: &Namespace<'_>, name: &str, state: &str) -> Value
     .unwrap()
 }
 
-pub fn numbers_and_items(version: Version) {
+fn numbers_and_items(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -36,7 +43,7 @@ pub fn numbers_and_items(version: Version) {
 }
 
 /// Items that only the ledger has: of jobs that wait as of those that have ended, in lists, one by one, and as they change.
-pub fn items_of_a_configmap(version: Version) {
+fn items_of_a_configmap(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -66,7 +73,7 @@ pub fn items_of_a_configmap(version: Version) {
 }
 
 /// How much a job has left, once it is here.
-pub fn size_of_output(version: Version) {
+fn size_of_output(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -93,7 +100,7 @@ pub fn size_of_output(version: Version) {
 }
 
 /// Of four runs, one exits, one is killed, one is interrupted by HTCondor, and the last one succeeds.
-pub fn each_end_of_a_job_that_runs_again(version: Version) {
+fn each_end_of_a_job_that_runs_again(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -131,7 +138,7 @@ pub fn each_end_of_a_job_that_runs_again(version: Version) {
 }
 
 /// Of three jobs one is killed from outside, and HTCondor says so; one exits, and one succeeds.
-pub fn one_that_is_killed(version: Version) {
+fn one_that_is_killed(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -162,7 +169,7 @@ pub fn one_that_is_killed(version: Version) {
     assert_eq!((code, failed(&table)), (0, expected.to_vec()), "{table}");
 }
 
-pub fn jobs_that_wait_and_jobs_that_never_ran(version: Version) {
+fn jobs_that_wait_and_jobs_that_never_ran(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -203,7 +210,7 @@ pub fn jobs_that_wait_and_jobs_that_never_ran(version: Version) {
     bed::person::wait_printed(&watch, "jobs that were given up", |text| text.matches("Removed").count() == 2);
 }
 
-pub fn a_job_that_is_held_or_removed(version: Version) {
+fn a_job_that_is_held_or_removed(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -237,7 +244,7 @@ pub fn a_job_that_is_held_or_removed(version: Version) {
 }
 
 /// HTCondor has lost its queue: nobody knows how they ended, and they are not submitted again.
-pub fn jobs_that_are_lost(version: Version) {
+fn jobs_that_are_lost(version: Version) {
     let bed = Bed::with_jobs_api(version, &[LONG_SUBMISSIONS, &["--birthdate-steady=4s"]].concat());
     bed.start_operator();
     bed.front();

@@ -6,7 +6,11 @@ use testbed::Version;
 
 use crate::jobs_api::{API, json, names};
 
-pub fn one_namespace_and_no_other(version: Version) {
+on_versions! {
+    sid: one_namespace_and_no_other, one_name_and_no_other, somebody_else;
+}
+
+fn one_namespace_and_no_other(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let (here, there) = (bed.namespace(), bed.namespace());
@@ -64,7 +68,7 @@ pub fn one_namespace_and_no_other(version: Version) {
 }
 
 /// A right to some names is a right to lists of one of them.
-pub fn one_name_and_no_other(version: Version) {
+fn one_name_and_no_other(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -104,7 +108,7 @@ pub fn one_name_and_no_other(version: Version) {
 }
 
 /// Without rights there is nothing; what speaks for others may do so as RBAC says.
-pub fn somebody_else(version: Version) {
+fn somebody_else(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();

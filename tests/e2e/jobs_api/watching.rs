@@ -11,6 +11,12 @@ use testbed::{Version, wait_for};
 use crate::jobs_api::wishes::does;
 use crate::jobs_api::{json, rows};
 
+on_versions! {
+    trixie: each_change_is_a_row;
+    sid: of_those_that_fail;
+    long: goes_on_with_the_next_leader, that_an_htcjob_is_gone, goes_on_from_a_version, what_users_ask_for;
+}
+
 /// Event, name and state of each row that kubectl has printed.
 fn events(printed: &str) -> Vec<[String; 3]> {
     rows(printed).into_iter().map(|row| [row[0], row[1], row[2]].map(str::to_owned)).collect()
@@ -26,7 +32,7 @@ fn one_that_has_ended(here: &Namespace<'_>) {
     here.wait_ended("before");
 }
 
-pub fn each_change_is_a_row(version: Version) {
+fn each_change_is_a_row(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -65,7 +71,7 @@ pub fn each_change_is_a_row(version: Version) {
     assert!(rows(&text).iter().all(|row| row[0] == "one-0"), "{text}");
 }
 
-pub fn of_those_that_fail(version: Version) {
+fn of_those_that_fail(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -106,7 +112,7 @@ pub fn of_those_that_fail(version: Version) {
     assert_eq!(others(&text), [["ADDED", "fit-1", "Failed"], ["DELETED", "fit-1", "Failed"]], "{text}");
 }
 
-pub fn goes_on_from_a_version(version: Version) {
+fn goes_on_from_a_version(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -166,7 +172,7 @@ pub fn goes_on_from_a_version(version: Version) {
 }
 
 /// A watch ends with its leader. Who begins another one from where it was misses nothing, and is told nothing twice.
-pub fn goes_on_with_the_next_leader(version: Version) {
+fn goes_on_with_the_next_leader(version: Version) {
     let bed = Bed::with_jobs_api(version, LONG_SUBMISSIONS);
     bed.start_operator();
     bed.front();
@@ -204,7 +210,7 @@ pub fn goes_on_with_the_next_leader(version: Version) {
 }
 
 /// Who watches is told of an HTCJob that is let go, also if something else keeps it in Kubernetes. Who has missed that has to list again.
-pub fn that_an_htcjob_is_gone(version: Version) {
+fn that_an_htcjob_is_gone(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -319,7 +325,7 @@ impl<'a> Watches<'a> {
 
 /// Holds, releases and removals of single jobs, one in HTCondor and one that waits: who watches sees what is asked for, and that it
 /// is done. Who goes on from any event misses none behind it, and is told none twice.
-pub fn what_users_ask_for(version: Version) {
+fn what_users_ask_for(version: Version) {
     let gates = Gates::new(version);
     let bed = Bed::with_jobs_api(version, &[LONG_SUBMISSIONS, &[&gates.argument()]].concat());
     bed.start_operator();

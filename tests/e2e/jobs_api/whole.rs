@@ -12,6 +12,10 @@ use testbed::{FRONT_PROXY, Version, wait_for};
 
 use crate::jobs_api::{API, json};
 
+on_versions! {
+    long: one_archive_has_all_jobs_or_no_end;
+}
+
 /// More than there is room for on the way to who does not read.
 const SIZE: usize = 100_000_000;
 
@@ -45,7 +49,7 @@ fn entries(folder: &Path) -> Vec<String> {
     names
 }
 
-pub fn one_archive_has_all_jobs_or_no_end(version: Version) {
+fn one_archive_has_all_jobs_or_no_end(version: Version) {
     let bed = Bed::with_jobs_api(version, LONG_SUBMISSIONS);
     bed.start_operator();
     bed.front();

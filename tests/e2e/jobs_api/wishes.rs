@@ -10,6 +10,12 @@ use testbed::{Version, wait_for};
 use crate::jobs_api::json;
 use crate::jobs_api::states::wait_state;
 
+on_versions! {
+    both: each_job_goes_its_own_way;
+    trixie: removed_before_any_is_submitted;
+    sid: who_may_and_who_may_not, what_htcondor_refuses_is_told, wishes_are_kept;
+}
+
 /// Asks that something is done about one job.
 fn post(person: &Person<'_>, here: &Namespace<'_>, job: &str, action: &str) -> Finished {
     let to = format!("{}/{job}/{action}", here.procs());
@@ -35,7 +41,7 @@ fn status_in_queue(bed: &Bed, id: &str) -> String {
 
 /// Of five jobs, three at a time: one is held while it runs, one while it waits, one is removed while it runs, and one while it waits. The
 /// others go on, and what is released runs.
-pub fn each_job_goes_its_own_way(version: Version) {
+fn each_job_goes_its_own_way(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -94,7 +100,7 @@ pub fn each_job_goes_its_own_way(version: Version) {
 }
 
 /// All jobs are removed before they are submitted: it ends, and HTCondor never hears of it.
-pub fn removed_before_any_is_submitted(version: Version) {
+fn removed_before_any_is_submitted(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -116,7 +122,7 @@ pub fn removed_before_any_is_submitted(version: Version) {
 }
 
 /// Who may only look may change nothing; nor may who is of another namespace, and nothing else can be posted.
-pub fn who_may_and_who_may_not(version: Version) {
+fn who_may_and_who_may_not(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let (here, there) = (bed.namespace(), bed.namespace());
@@ -156,7 +162,7 @@ pub fn who_may_and_who_may_not(version: Version) {
 }
 
 /// A wish outlives the operator, and HTCondor's silence.
-pub fn wishes_are_kept(version: Version) {
+fn wishes_are_kept(version: Version) {
     let bed = Bed::with_jobs_api(version, LONG_SUBMISSIONS);
     bed.start_operator();
     bed.front();
@@ -185,7 +191,7 @@ pub fn wishes_are_kept(version: Version) {
 }
 
 /// What HTCondor refuses is tried again. Meanwhile the job says what HTCondor has answered.
-pub fn what_htcondor_refuses_is_told(version: Version) {
+fn what_htcondor_refuses_is_told(version: Version) {
     let gates = Gates::new(version);
     let bed = Bed::with_jobs_api(version, &[LONG_SUBMISSIONS, &[&gates.argument()]].concat());
     bed.start_operator();

@@ -7,12 +7,21 @@ use testbed::{Version, wait_for};
 use super::lives::counts;
 use super::stage::{Owned as _, Stage, assert_one_job, container, pods};
 
+on_versions! {
+    trixie:
+        what_is_forged_elsewhere_is_none_of_it,
+        a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own,
+        an_impossible_time_stops_nobody,
+        its_pods_are_restricted;
+    long: a_job_that_takes_the_name_is_not_tried_without_end, a_config_map_with_another_script_is_not_run;
+}
+
 fn owner(name: &str, uid: &str) -> Value {
     json!({ "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob", "name": name, "uid": uid, "controller": true })
 }
 
 /// Whoever may create ConfigMaps has no other script run, also if it says that it is the HTCJob's own.
-pub fn a_config_map_with_another_script_is_not_run(version: Version) {
+fn a_config_map_with_another_script_is_not_run(version: Version) {
     let stage = Stage::new(version);
     let here = stage.namespace();
     let maps = format!("/api/v1/namespaces/{}/configmaps", here.name);
@@ -56,7 +65,7 @@ pub fn a_config_map_with_another_script_is_not_run(version: Version) {
 }
 
 /// Objects of another namespace, or of none of its Jobs, that say they are the HTCJob's.
-pub fn what_is_forged_elsewhere_is_none_of_it(version: Version) {
+fn what_is_forged_elsewhere_is_none_of_it(version: Version) {
     let stage = Stage::start(version);
     let (here, there) = (stage.namespace(), stage.namespace());
     let uid = here.create(&pods("sums", 2));
@@ -116,7 +125,7 @@ pub fn what_is_forged_elsewhere_is_none_of_it(version: Version) {
 }
 
 /// `suspend` and `parallelism` are the HTCJob's to say. Without its owner and label the Job is still the one that is recorded.
-pub fn a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own(version: Version) {
+fn a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let uid = here.create(&pods("sums", 3));
@@ -143,7 +152,7 @@ pub fn a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own(version: 
 
 /// Whoever may create Jobs gives one the name of an HTCJob's: one that cannot be read, or whose owner only looks like the HTCJob. The
 /// operator says so and tries again after a pause, and not for ever without one.
-pub fn a_job_that_takes_the_name_is_not_tried_without_end(version: Version) {
+fn a_job_that_takes_the_name_is_not_tried_without_end(version: Version) {
     let stage = Stage::new(version);
     let here = stage.namespace();
     let template = json!({ "metadata": {}, "spec": {
@@ -200,7 +209,7 @@ pub fn a_job_that_takes_the_name_is_not_tried_without_end(version: Version) {
 }
 
 /// A namespace that enforces the Pod Security Standard `restricted` lets them in.
-pub fn its_pods_are_restricted(version: Version) {
+fn its_pods_are_restricted(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let labels = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
@@ -231,7 +240,7 @@ pub fn its_pods_are_restricted(version: Version) {
 }
 
 /// Whoever may change an object may write a time into it that the API server takes, and no calendar has.
-pub fn an_impossible_time_stops_nobody(version: Version) {
+fn an_impossible_time_stops_nobody(version: Version) {
     let stage = Stage::new(version);
     let (here, there) = (stage.namespace(), stage.namespace());
     let spoil = |kind: &str, name: &str| {

@@ -8,6 +8,10 @@ use testbed::{Version, wait_for};
 use super::kubelet::{Kubelet, kept};
 use super::stage::{Owned as _, Stage, assert_one_job, pods};
 
+on_versions! {
+    trixie: killed_at_every_point, a_ledger_that_is_lost, another_operator_leaves_it_alone;
+}
+
 /// Where it dies, in each life one after the other.
 const LIVES: &[&[Point]] = {
     use Point::*;
@@ -77,7 +81,7 @@ fn completed(here: &Namespace<'_>, name: &str) {
     here.wait_all_gone();
 }
 
-pub fn killed_at_every_point(version: Version) {
+fn killed_at_every_point(version: Version) {
     assert!(POINTS.iter().all(|point| LIVES.concat().contains(point) || LEFT.contains(point)));
     let stage = Stage::new(version);
     let here = stage.namespace();
@@ -151,7 +155,7 @@ fn left_behind(here: &Namespace<'_>, name: &str) {
 }
 
 /// What the operator finds goes on; what it does not find it does not make again, unless somebody says that it may.
-pub fn a_ledger_that_is_lost(version: Version) {
+fn a_ledger_that_is_lost(version: Version) {
     let stage = Stage::start(version);
     let (here, there, elsewhere) = (stage.namespace(), stage.namespace(), stage.namespace());
     // Its items go with the ledger, the list is deleted, and its status does not say how many there are.
@@ -212,7 +216,7 @@ pub fn a_ledger_that_is_lost(version: Version) {
     there.wait_all_gone();
 }
 
-pub fn another_operator_leaves_it_alone(version: Version) {
+fn another_operator_leaves_it_alone(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     here.create(&pods("ours", 1));

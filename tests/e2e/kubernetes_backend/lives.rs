@@ -6,11 +6,21 @@ use testbed::{Version, wait_for};
 
 use super::stage::{Owned as _, Stage, assert_one_job, index_of, pods};
 
+on_versions! {
+    trixie: all_succeed_and_nothing_is_left, failures_have_exit_codes_and_are_tried_again;
+    long:
+        items_of_a_config_map_are_read_once,
+        only_some_indexes_with_items,
+        suspended_and_resumed_and_as_many_at_a_time_as_are_wanted,
+        the_deadline_and_the_time_after_the_end,
+        too_many_failures_cut_it_short;
+}
+
 pub fn counts(object: &Value) -> [i64; 3] {
     ["active", "succeeded", "failed"].map(|count| object["status"][count].as_i64().unwrap())
 }
 
-pub fn all_succeed_and_nothing_is_left(version: Version) {
+fn all_succeed_and_nothing_is_left(version: Version) {
     let stage = Stage::start(version);
     stage.bed.front();
     let here = stage.namespace();
@@ -66,7 +76,7 @@ pub fn all_succeed_and_nothing_is_left(version: Version) {
     here.wait_all_gone();
 }
 
-pub fn failures_have_exit_codes_and_are_tried_again(version: Version) {
+fn failures_have_exit_codes_and_are_tried_again(version: Version) {
     let stage = Stage::start(version);
     stage.bed.front();
     let here = stage.namespace();
@@ -100,7 +110,7 @@ pub fn failures_have_exit_codes_and_are_tried_again(version: Version) {
     here.wait_all_gone();
 }
 
-pub fn only_some_indexes_with_items(version: Version) {
+fn only_some_indexes_with_items(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let mut object = pods("skim", 5);
@@ -123,7 +133,7 @@ pub fn only_some_indexes_with_items(version: Version) {
     here.delete("skim");
 }
 
-pub fn items_of_a_config_map_are_read_once(version: Version) {
+fn items_of_a_config_map_are_read_once(version: Version) {
     let stage = Stage::start(version);
     stage.bed.front();
     let here = stage.namespace();
@@ -156,7 +166,7 @@ pub fn items_of_a_config_map_are_read_once(version: Version) {
     here.wait_all_gone();
 }
 
-pub fn too_many_failures_cut_it_short(version: Version) {
+fn too_many_failures_cut_it_short(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let mut object = pods("cut", 4);
@@ -175,7 +185,7 @@ pub fn too_many_failures_cut_it_short(version: Version) {
     here.wait_all_gone();
 }
 
-pub fn suspended_and_resumed_and_as_many_at_a_time_as_are_wanted(version: Version) {
+fn suspended_and_resumed_and_as_many_at_a_time_as_are_wanted(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let mut object = pods("wait", 3);
@@ -205,7 +215,7 @@ pub fn suspended_and_resumed_and_as_many_at_a_time_as_are_wanted(version: Versio
     here.delete("wait");
 }
 
-pub fn the_deadline_and_the_time_after_the_end(version: Version) {
+fn the_deadline_and_the_time_after_the_end(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let mut object = pods("late", 2);

@@ -11,6 +11,15 @@ use super::kubelet::{Kubelet, is_fetched, kept, log};
 use super::stage::{Owned as _, Stage, pods};
 use crate::plugin::users::{command, htc};
 
+on_versions! {
+    trixie: from_the_pod_and_then_from_the_volume;
+    long:
+        what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long,
+        of_a_log_that_was_cut_it_is_said_that_lines_are_missing,
+        of_all_that_failed_those_whose_pods_are_gone_are_passed_over,
+        no_more_is_kept_than_of_other_output;
+}
+
 fn wait_kept(here: &Namespace<'_>, proc: &str) {
     wait_for(&format!("the log of {proc}"), PATIENCE, || {
         let proc = here.proc(proc);
@@ -19,7 +28,7 @@ fn wait_kept(here: &Namespace<'_>, proc: &str) {
     .unwrap_or_else(|error| panic!("{error}\n{}", here.bed.log()));
 }
 
-pub fn from_the_pod_and_then_from_the_volume(version: Version) {
+fn from_the_pod_and_then_from_the_volume(version: Version) {
     let stage = Stage::start(version);
     stage.bed.front();
     let here = stage.namespace();
@@ -79,7 +88,7 @@ pub fn from_the_pod_and_then_from_the_volume(version: Version) {
 }
 
 /// A node keeps only the newest part of a long log. Who goes on where a connection has ended is told if what comes next is not known.
-pub fn of_a_log_that_was_cut_it_is_said_that_lines_are_missing(version: Version) {
+fn of_a_log_that_was_cut_it_is_said_that_lines_are_missing(version: Version) {
     let stage = Stage::start(version);
     stage.bed.front();
     let here = stage.namespace();
@@ -122,7 +131,7 @@ pub fn of_a_log_that_was_cut_it_is_said_that_lines_are_missing(version: Version)
     here.delete("long");
 }
 
-pub fn of_all_that_failed_those_whose_pods_are_gone_are_passed_over(version: Version) {
+fn of_all_that_failed_those_whose_pods_are_gone_are_passed_over(version: Version) {
     let stage = Stage::start(version);
     stage.bed.front();
     let here = stage.namespace();
@@ -145,7 +154,7 @@ pub fn of_all_that_failed_those_whose_pods_are_gone_are_passed_over(version: Ver
     here.delete("cut");
 }
 
-pub fn what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long(version: Version) {
+fn what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long(version: Version) {
     let stage = Stage::start(version);
     stage.bed.front();
     let here = stage.namespace();
@@ -198,7 +207,7 @@ pub fn what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long(versi
     here.wait_all_gone();
 }
 
-pub fn no_more_is_kept_than_of_other_output(version: Version) {
+fn no_more_is_kept_than_of_other_output(version: Version) {
     let limit = ["--kubernetes-backend", "--output-limit=1M"];
     let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), &limit);
     let stage = Stage::of(bed);

@@ -8,6 +8,11 @@ use super::kubelet::Kubelet;
 use super::stage::{Owned as _, Stage, pods};
 use crate::queue::site::{labelled, wait_quota};
 
+on_versions! {
+    trixie: one_quota_counts_both_backends, what_is_resumed_by_hand_gets_no_room;
+    long: pods_that_are_left_keep_their_room, killed_while_it_gives_room, suspended_it_gives_room_back_and_waits_for_it;
+}
+
 fn start(version: Version, jobs: u32) -> Stage {
     let stage = Stage::with(version, &["--kubernetes-backend", "--queueing=embedded"]);
     let queue = json!({
@@ -53,7 +58,7 @@ fn never_more_than(here: &Namespace<'_>, quota: usize, story: impl FnOnce()) {
 }
 
 /// HTCondor waits for Pods, and Pods for HTCondor.
-pub fn one_quota_counts_both_backends(version: Version) {
+fn one_quota_counts_both_backends(version: Version) {
     let stage = start(version, 2);
     let here = stage.namespace();
     never_more_than(&here, 2, || {
@@ -97,7 +102,7 @@ pub fn one_quota_counts_both_backends(version: Version) {
 
 /// Room goes to the next when the Pods are gone, and the one that had it waits for its turn; also by an operator that was started
 /// since. What somebody changes of the Job by hand is changed back.
-pub fn suspended_it_gives_room_back_and_waits_for_it(version: Version) {
+fn suspended_it_gives_room_back_and_waits_for_it(version: Version) {
     let stage = start(version, 1);
     let here = stage.namespace();
     never_more_than(&here, 1, || {
@@ -130,7 +135,7 @@ pub fn suspended_it_gives_room_back_and_waits_for_it(version: Version) {
 }
 
 /// A Job that is deleted without its Pods keeps its room until these are gone.
-pub fn pods_that_are_left_keep_their_room(version: Version) {
+fn pods_that_are_left_keep_their_room(version: Version) {
     let stage = start(version, 1);
     let here = stage.namespace();
     let kubelet = Kubelet::start(&stage.bed);
@@ -162,7 +167,7 @@ pub fn pods_that_are_left_keep_their_room(version: Version) {
 }
 
 /// The operator dies before and after each grant and each change of a Job: nobody gets the same room twice.
-pub fn killed_while_it_gives_room(version: Version) {
+fn killed_while_it_gives_room(version: Version) {
     let stage = start(version, 1);
     let here = stage.namespace();
     let places = ["before-grants", "after-grants", "before-job-adjusted", "after-job-adjusted", "after-grants"];
@@ -188,7 +193,7 @@ pub fn killed_while_it_gives_room(version: Version) {
 }
 
 /// Whoever may change Jobs gets no room by that.
-pub fn what_is_resumed_by_hand_gets_no_room(version: Version) {
+fn what_is_resumed_by_hand_gets_no_room(version: Version) {
     let stage = start(version, 1);
     let here = stage.namespace();
     here.create(&in_queue("has", 1));

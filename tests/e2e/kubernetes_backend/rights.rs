@@ -13,6 +13,10 @@ use crate::deploy::life::token;
 use crate::deploy::manifests::{container, each, render, render_with};
 use crate::deploy::rights::{self, Right};
 
+on_versions! {
+    trixie: all_are_needed_and_suffice, a_namespace_goes_whose_role_goes_first;
+}
+
 const COMPONENT: &str = "../../components/kubernetes-backend";
 
 /// The Role that is for one namespace, there.
@@ -24,7 +28,7 @@ fn role(namespace: &str) -> Vec<Value> {
     objects
 }
 
-pub fn all_are_needed_and_suffice(version: Version) {
+fn all_are_needed_and_suffice(version: Version) {
     let audit = KubeOptions { audit: true, ..KubeOptions::default() };
     let bed = Bed::with_kube(version, &audit, &PoolOptions::default(), &["--kubernetes-backend"]);
     let overlay = render_with("overlays/local", COMPONENT);
@@ -85,7 +89,7 @@ pub fn all_are_needed_and_suffice(version: Version) {
 }
 
 /// The controller of namespaces may delete the Role long before the `HTCJob`s.
-pub fn a_namespace_goes_whose_role_goes_first(version: Version) {
+fn a_namespace_goes_whose_role_goes_first(version: Version) {
     let bed = Bed::with_kube(version, &KubeOptions::default(), &PoolOptions::default(), &["--kubernetes-backend"]);
     let stage = Stage::of(bed);
     stage.bed.apply_all(&render_with("overlays/local", COMPONENT));

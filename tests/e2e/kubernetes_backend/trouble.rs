@@ -7,6 +7,21 @@ use testbed::{Version, wait_for};
 use super::kubelet::{Kubelet, NODE};
 use super::stage::{Owned as _, Stage, assert_one_job, container, pods};
 
+on_versions! {
+    trixie:
+        a_job_that_somebody_deletes_is_lost,
+        a_name_that_is_taken_is_left_alone,
+        without_the_backend_it_waits_and_goes;
+    long:
+        a_silent_node_is_said_and_its_jobs_wait,
+        a_quota_is_said_and_waited_for,
+        an_evicted_pod_is_no_failure,
+        an_image_that_is_missing_is_said,
+        an_image_that_may_be_roots_is_said_with_what_to_do,
+        what_has_no_meaning_is_refused,
+        a_namespace_goes_with_all_that_runs_in_it;
+}
+
 fn wait_says(here: &Namespace<'_>, name: &str, reason: &str) -> String {
     here.wait_says(name, "Submitted", "False", reason)
 }
@@ -18,7 +33,7 @@ fn another_runs(here: &Namespace<'_>, name: &str) {
     here.wait_ended(name);
 }
 
-pub fn a_job_that_somebody_deletes_is_lost(version: Version) {
+fn a_job_that_somebody_deletes_is_lost(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     here.create(&pods("gone", 3));
@@ -42,7 +57,7 @@ pub fn a_job_that_somebody_deletes_is_lost(version: Version) {
     here.wait_all_gone();
 }
 
-pub fn a_name_that_is_taken_is_left_alone(version: Version) {
+fn a_name_that_is_taken_is_left_alone(version: Version) {
     let stage = Stage::new(version);
     let here = stage.namespace();
     for name in ["first", "second"] {
@@ -68,7 +83,7 @@ pub fn a_name_that_is_taken_is_left_alone(version: Version) {
     here.delete("first");
 }
 
-pub fn a_quota_is_said_and_waited_for(version: Version) {
+fn a_quota_is_said_and_waited_for(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let quota = |name: &str, hard: Value| {
@@ -98,7 +113,7 @@ pub fn a_quota_is_said_and_waited_for(version: Version) {
     here.delete("many");
 }
 
-pub fn an_evicted_pod_is_no_failure(version: Version) {
+fn an_evicted_pod_is_no_failure(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     here.create(&pods("moved", 1));
@@ -119,7 +134,7 @@ pub fn an_evicted_pod_is_no_failure(version: Version) {
 }
 
 /// What the node lifecycle controller does of a node that does not answer is done here by hand: its Pods are marked and deleted.
-pub fn a_silent_node_is_said_and_its_jobs_wait(version: Version) {
+fn a_silent_node_is_said_and_its_jobs_wait(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let kubelet = Kubelet::start(&stage.bed);
@@ -153,7 +168,7 @@ pub fn a_silent_node_is_said_and_its_jobs_wait(version: Version) {
     here.wait_all_gone();
 }
 
-pub fn an_image_that_is_missing_is_said(version: Version) {
+fn an_image_that_is_missing_is_said(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     here.create(&pods("typo", 1));
@@ -169,7 +184,7 @@ pub fn an_image_that_is_missing_is_said(version: Version) {
 }
 
 /// In kubelet's words, which `verifyRunAsNonRoot` has (pkg/kubelet/kuberuntime/security_context.go).
-pub fn an_image_that_may_be_roots_is_said_with_what_to_do(version: Version) {
+fn an_image_that_may_be_roots_is_said_with_what_to_do(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     for (name, image) in [
@@ -190,7 +205,7 @@ pub fn an_image_that_may_be_roots_is_said_with_what_to_do(version: Version) {
     }
 }
 
-pub fn what_has_no_meaning_is_refused(version: Version) {
+fn what_has_no_meaning_is_refused(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let mut object = pods("options", 1);
@@ -235,7 +250,7 @@ pub fn what_has_no_meaning_is_refused(version: Version) {
     }
 }
 
-pub fn without_the_backend_it_waits_and_goes(version: Version) {
+fn without_the_backend_it_waits_and_goes(version: Version) {
     let here = Bed::shared(version).namespace();
     here.create(&pods("off", 1));
     let message = wait_says(&here, "off", "BackendDisabled");
@@ -243,7 +258,7 @@ pub fn without_the_backend_it_waits_and_goes(version: Version) {
     here.delete("off");
 }
 
-pub fn a_namespace_goes_with_all_that_runs_in_it(version: Version) {
+fn a_namespace_goes_with_all_that_runs_in_it(version: Version) {
     let stage = Stage::start(version);
     // The namespace controller asks every API.
     stage.bed.front();

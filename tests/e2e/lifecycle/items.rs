@@ -7,6 +7,11 @@ use crate::lifecycle::{read, told_in};
 use bed::site::Site;
 use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
 
+on_versions! {
+    trixie: what_is_wrong_with_a_config_map_is_said_and_waited_for;
+    sid: items_of_a_config_map_are_read_once;
+}
+
 fn put(here: &Namespace<'_>, name: &str, data: &Value) {
     let config_map = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": here.name }, "data": data,
@@ -21,7 +26,7 @@ fn from(mut object: Value, name: &str) -> Value {
 }
 
 /// Whatever becomes of the ConfigMap, also for the jobs that are submitted last and by the next leader.
-pub fn items_of_a_config_map_are_read_once(version: Version) {
+fn items_of_a_config_map_are_read_once(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let items = ["one", "two words", "", "$(Process) `id` 'x' \"y\""];
@@ -45,7 +50,7 @@ pub fn items_of_a_config_map_are_read_once(version: Version) {
 }
 
 /// Each says what it waits for; nothing is submitted before, and nothing is lost when it comes.
-pub fn what_is_wrong_with_a_config_map_is_said_and_waited_for(version: Version) {
+fn what_is_wrong_with_a_config_map_is_said_and_waited_for(version: Version) {
     let bed = Bed::shared(version);
     let (here, there) = (bed.namespace(), bed.namespace());
     // Of the same name, in another namespace.

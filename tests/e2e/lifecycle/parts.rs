@@ -8,11 +8,17 @@ use crate::lifecycle::{counts, read, told_in};
 use bed::site::Site;
 use bed::{Bed, PATIENCE, UNTIL_LET_GO, beside, htcjob, is_true, of};
 
+on_versions! {
+    both: each_job_gets_its_item;
+    trixie: parallelism_can_be_changed, too_many_failures_end_the_rest;
+    long: no_more_at_a_time_than_parallelism;
+}
+
 /// What would mean something to condor_submit, to a shell, or in a list.
 const ITEMS: [&str; 7] =
     ["plain", "two words", "", "-", "a,b;c = \"d\" 'e' \\", "$(Process) $$(Arch) `id` $HOME *", "µ → 1 % $ENV(PATH) )"];
 
-pub fn each_job_gets_its_item(version: Version) {
+fn each_job_gets_its_item(version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let mut object = htcjob("items", r#"printf '%s|%s|%s|%s\n' "$#" "$1" "$2" "$HTC_ITEM""#);
@@ -38,7 +44,7 @@ pub fn each_job_gets_its_item(version: Version) {
 }
 
 /// HTCondor is asked all the while: never has it more at a time than it may have.
-pub fn no_more_at_a_time_than_parallelism(version: Version) {
+fn no_more_at_a_time_than_parallelism(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let mut object = site.noted("parts", 9, "sleep 1");
@@ -61,7 +67,7 @@ pub fn no_more_at_a_time_than_parallelism(version: Version) {
 }
 
 /// 0 stops what is not submitted, not what is; a larger number goes on.
-pub fn parallelism_can_be_changed(version: Version) {
+fn parallelism_can_be_changed(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let mut object = site.lasting("changed", 5);
@@ -86,7 +92,7 @@ pub fn parallelism_can_be_changed(version: Version) {
     site.assert_complete_once(&here, "changed", 5);
 }
 
-pub fn too_many_failures_end_the_rest(version: Version) {
+fn too_many_failures_end_the_rest(version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let mut object = htcjob("failing", &format!("case $1 in 0 | 2) exit 3 ;; esac\n{UNTIL_LET_GO}"));

@@ -8,8 +8,14 @@ use testbed::{Version, wait_for};
 use bed::site::{Site, says};
 use bed::{LONG_SUBMISSIONS, Namespace, PATIENCE, beside, htcjob, ids, of};
 
+on_versions! {
+    trixie: a_crowd_takes_turns_with_others;
+    sid: no_more_active_jobs_than_the_share;
+    long: parallelism_within_the_share;
+}
+
 /// A namespace has no more active jobs than it may have, what is left is submitted when others end, and another namespace has its own.
-pub fn no_more_active_jobs_than_the_share(version: Version) {
+fn no_more_active_jobs_than_the_share(version: Version) {
     let site = Site::with(version, "", &["--namespace-active-jobs=3"]);
     site.bed.start_operator();
     let (here, there) = (site.bed.namespace(), site.bed.namespace());
@@ -36,7 +42,7 @@ pub fn no_more_active_jobs_than_the_share(version: Version) {
 
 /// Beside a share of the namespace `parallelism` counts as well: the smaller number wins, and places that one HTCJob gives back go to
 /// the other, up to its own number.
-pub fn parallelism_within_the_share(version: Version) {
+fn parallelism_within_the_share(version: Version) {
     let site = Site::with(version, "", &["--namespace-active-jobs=3"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -80,7 +86,7 @@ const TOGETHER: usize = 4;
 /// timed: HTCondor numbers jobs in the order of their submissions.
 ///
 /// It fails if namespaces have no turns (`in_turn` in `lane.rs`, and what `take` puts behind the others).
-pub fn a_crowd_takes_turns_with_others(version: Version) {
+fn a_crowd_takes_turns_with_others(version: Version) {
     let together = format!("--batch-objects={TOGETHER}");
     let site = Site::with(version, "", &[&[together.as_str()], LONG_SUBMISSIONS].concat());
     site.bed.start_operator();

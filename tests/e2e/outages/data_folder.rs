@@ -9,7 +9,11 @@ use testbed::{Version, wait_for};
 use bed::PATIENCE;
 use bed::site::Site;
 
-pub fn read_only(version: Version) {
+on_versions! {
+    long: read_only;
+}
+
+fn read_only(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     here.create(&site.lasting("running", 1));

@@ -5,6 +5,10 @@ use bed::{Namespace, PATIENCE};
 use serde_json::json;
 use testbed::{Version, wait_for};
 
+on_versions! {
+    sid: refused_in_some_namespaces;
+}
+
 const WEBHOOK: &str = "refuses-events";
 
 /// So many are more than are tried in one go once nothing goes well.
@@ -14,7 +18,7 @@ const NAMESPACES: usize = 20;
 /// come first; other Events come all the same, and theirs as soon as the webhook is gone.
 ///
 /// It fails if what is refused of one object counts as trouble with all Events (`what_it_means` in `events.rs`).
-pub fn refused_in_some_namespaces(version: Version) {
+fn refused_in_some_namespaces(version: Version) {
     let site = Site::start(version);
     let many: Vec<_> = (0..NAMESPACES).map(|_| site.bed.namespace()).collect();
     let (refused, here) = (site.bed.namespace(), site.bed.namespace());

@@ -9,6 +9,11 @@ use crate::outages::leader::{SHORT, holder, wait_log};
 use bed::site::{PROMPT, Site};
 use bed::{Namespace, PATIENCE, is_true};
 
+on_versions! {
+    sid: holds_up_an_operator_that_is_started_again;
+    long: lets_another_operator_lead;
+}
+
 /// So that the wait for an earlier operator's submitter is short.
 const LIMITS: [&str; 2] = ["--submit-limit=10s", "--submit-limit-max=10s"];
 
@@ -61,7 +66,7 @@ impl Scene {
 
 /// Its leader does nothing, says so, and renews its Lease no more; it ends once it sees that another one leads. The other has a ledger
 /// of its own here: the file itself stays open, and locked, for as long as the disk hangs.
-pub fn lets_another_operator_lead(version: Version) {
+fn lets_another_operator_lead(version: Version) {
     let scene = Scene::new(version);
     let Scene { site, .. } = &scene;
     let here = site.bed.namespace();
@@ -95,7 +100,7 @@ pub fn lets_another_operator_lead(version: Version) {
 }
 
 /// Each of its operators ends when it is told to, and the one that is there when the disk answers goes on with what was begun.
-pub fn holds_up_an_operator_that_is_started_again(version: Version) {
+fn holds_up_an_operator_that_is_started_again(version: Version) {
     let scene = Scene::new(version);
     let Scene { site, .. } = &scene;
     let here = site.bed.namespace();

@@ -5,7 +5,11 @@ use testbed::{Version, wait_for};
 use bed::PATIENCE;
 use bed::site::{PROMPT, Site};
 
-pub fn api_server_killed_while_there_is_news(version: Version) {
+on_versions! {
+    long: api_server_killed_while_there_is_news;
+}
+
+fn api_server_killed_while_there_is_news(version: Version) {
     // It leads for long enough to meet the news.
     let site = Site::with(version, "", &["--lease-duration=60s", "--lease-renew-deadline=45s"]);
     site.bed.start_operator();

@@ -11,6 +11,11 @@ use bed::signals::{Unlimited, signal};
 use bed::site::Site;
 use bed::{PATIENCE, is_true, of};
 
+on_versions! {
+    sid: one_ledger_for_two, a_lease_that_cannot_be_renewed;
+    long: a_ledger_each, an_old_copy_of_the_ledger;
+}
+
 /// A Lease that is soon free.
 pub const SHORT: [&str; 3] = ["--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry=500ms"];
 
@@ -37,7 +42,7 @@ pub fn holder(site: &Site) -> (String, String) {
 }
 
 /// The standby waits for the ledger's file, then for the Lease, and goes on where the other stopped.
-pub fn one_ledger_for_two(version: Version) {
+fn one_ledger_for_two(version: Version) {
     let site = start(version);
     let here = site.bed.namespace();
     here.create(&site.lasting("running", 2));
@@ -70,7 +75,7 @@ pub fn one_ledger_for_two(version: Version) {
 
 /// A wrong set-up: the leader and its condor_submit sleep past the Lease, the other has a ledger of its own. What the
 /// sleeper submits when it wakes does not run.
-pub fn a_ledger_each(version: Version) {
+fn a_ledger_each(version: Version) {
     // The doubt lasts for longer than what is new takes.
     let times = [&SHORT[..], &["--submit-limit-max=60s"]].concat();
     let site = Site::with(version, "", &times);
@@ -136,7 +141,7 @@ pub fn a_ledger_each(version: Version) {
 
 /// While its Lease is not renewed an operator begins nothing, neither in Kubernetes nor in HTCondor; it goes on when nobody
 /// else has led meanwhile.
-pub fn a_lease_that_cannot_be_renewed(version: Version) {
+fn a_lease_that_cannot_be_renewed(version: Version) {
     let site = start(version);
     let here = site.bed.namespace();
     let uid = here.create(&site.lasting("one", 1));
@@ -160,7 +165,7 @@ pub fn a_lease_that_cannot_be_renewed(version: Version) {
 }
 
 /// A backup that is put back lacks what happened since: that is noticed, and looked up in HTCondor.
-pub fn an_old_copy_of_the_ledger(version: Version) {
+fn an_old_copy_of_the_ledger(version: Version) {
     let site = start(version);
     let here = site.bed.namespace();
     here.create(&site.lasting("before", 1));

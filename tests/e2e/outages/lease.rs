@@ -11,6 +11,12 @@ use bed::api::OWN_LEASES;
 use bed::site::Site;
 use bed::{Namespace, PATIENCE, is_true};
 
+on_versions! {
+    trixie: renewals_without_an_answer;
+    sid: one_identity_twice;
+    long: deleted_and_edited, two_copies_of_one_ledger;
+}
+
 /// Where nobody is to lose the Lease for a moment's stall.
 const STEADY: [&str; 3] = ["--lease-duration=20s", "--lease-renew-deadline=15s", "--lease-retry=500ms"];
 
@@ -20,7 +26,7 @@ fn lease(site: &Site, arguments: &[&str]) -> String {
 
 /// Its holder makes it again, as long as nobody can have led meanwhile; what a person writes into it is as good as another
 /// operator's word.
-pub fn deleted_and_edited(version: Version) {
+fn deleted_and_edited(version: Version) {
     let site = Site::with(version, "", &STEADY);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -50,7 +56,7 @@ pub fn deleted_and_edited(version: Version) {
 }
 
 /// What its own renewals have done does not look like another's.
-pub fn renewals_without_an_answer(version: Version) {
+fn renewals_without_an_answer(version: Version) {
     let site = Site::with(version, "", &SHORT);
     let proxy = site.bed.kube.proxy().unwrap();
     site.bed.through(&proxy);
@@ -88,7 +94,7 @@ fn assert_ended_once(site: &Site, here: &Namespace<'_>, names: &[&str], log: &dy
 
 /// A wrong set-up: a second operator of the same name, with a ledger of its own. To the Lease it is the first one, started
 /// again; the first sees at its next renewal that it is not.
-pub fn one_identity_twice(version: Version) {
+fn one_identity_twice(version: Version) {
     let site = Site::with(version, "", &[&SHORT[..], &LIMITS].concat());
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -122,7 +128,7 @@ pub fn one_identity_twice(version: Version) {
 
 /// A wrong set-up: a standby whose ledger is a copy of the leader's. Their ids are the same; that the copy lacks what the
 /// leader did since is seen by the Lease.
-pub fn two_copies_of_one_ledger(version: Version) {
+fn two_copies_of_one_ledger(version: Version) {
     let site = Site::with(version, "", &[&STEADY[..], &LIMITS].concat());
     site.bed.start_operator();
     let here = site.bed.namespace();

@@ -8,12 +8,16 @@ use bed::site::Site;
 use serde_json::json;
 use testbed::Version;
 
+on_versions! {
+    sid: what_was_deleted_is_over, restored_to_a_lower_revision;
+}
+
 /// One that was never submitted, one that runs, and one that has ended.
 const NAMES: [&str; 3] = ["waits", "runs", "done"];
 
 /// What was deleted since the copy lives again, with its uid, while the operator runs or before it is started: it says so, nothing of
 /// it is submitted, whatever it asks for, and deleted again it goes.
-pub fn what_was_deleted_is_over(version: Version) {
+fn what_was_deleted_is_over(version: Version) {
     let site = Site::with(version, "", bed::LONG_SUBMISSIONS);
     let bed = &site.bed;
     bed.start_operator();
@@ -69,7 +73,7 @@ pub fn what_was_deleted_is_over(version: Version) {
 
 /// The same with the whole of etcd, whose revisions fall: watches go on, and give nothing until the revisions are what they were. The
 /// operator exits, and lists everything when it is started again.
-pub fn restored_to_a_lower_revision(version: Version) {
+fn restored_to_a_lower_revision(version: Version) {
     let site = Site::with(version, "", bed::LONG_SUBMISSIONS);
     let bed = &site.bed;
     bed.start_operator();

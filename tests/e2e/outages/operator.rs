@@ -5,6 +5,10 @@ use testbed::{Version, wait_for};
 use bed::PATIENCE;
 use bed::site::{PROMPT, Site};
 
+on_versions! {
+    long: stopped_at_any_point_it_goes_on, killed_at_any_point_it_goes_on;
+}
+
 #[derive(Clone, Copy)]
 enum End {
     Terminate,
@@ -25,11 +29,11 @@ impl End {
     }
 }
 
-pub fn stopped_at_any_point_it_goes_on(version: Version) {
+fn stopped_at_any_point_it_goes_on(version: Version) {
     goes_on(version, End::Terminate);
 }
 
-pub fn killed_at_any_point_it_goes_on(version: Version) {
+fn killed_at_any_point_it_goes_on(version: Version) {
     goes_on(version, End::Kill);
 }
 

@@ -4,9 +4,13 @@ use bed::Namespace;
 use bed::site::Site;
 use testbed::{Pool, PoolOptions, Version};
 
+on_versions! {
+    trixie: jobs_wait_for_their_own;
+}
+
 /// The operator asks another schedd, younger and with an empty queue: jobs at the first one are neither lost nor let go, what is new goes
 /// to the other, and back at the first one everything goes on.
-pub fn jobs_wait_for_their_own(version: Version) {
+fn jobs_wait_for_their_own(version: Version) {
     let site = Site::with(version, "", &["--birthdate-steady=1s"]);
     let bed = &site.bed;
     bed.start_operator();

@@ -10,7 +10,12 @@ use testbed::Version;
 
 use crate::kill_points::stories::{Stage, Story};
 
-pub fn failing_while_jobs_are_submitted(version: Version) {
+on_versions! {
+    sid: failing_at_any_moment;
+    long: failing_while_jobs_end, failing_while_jobs_are_removed, failing_while_jobs_are_submitted;
+}
+
+fn failing_while_jobs_are_submitted(version: Version) {
     fails_at(
         version,
         &[
@@ -26,7 +31,7 @@ pub fn failing_while_jobs_are_submitted(version: Version) {
 }
 
 /// HTCondor lets go of output once the ledger says that it is here.
-pub fn failing_while_jobs_end(version: Version) {
+fn failing_while_jobs_end(version: Version) {
     fails_at(
         version,
         &[
@@ -37,7 +42,7 @@ pub fn failing_while_jobs_end(version: Version) {
     );
 }
 
-pub fn failing_while_jobs_are_removed(version: Version) {
+fn failing_while_jobs_are_removed(version: Version) {
     fails_at(
         version,
         &[
@@ -59,7 +64,7 @@ fn fails_at(version: Version, lives: &[(Story, &[Point])]) {
 }
 
 /// Whatever the operator was about, while HTCJobs come and go.
-pub fn failing_at_any_moment(version: Version) {
+fn failing_at_any_moment(version: Version) {
     const FAILURES: u32 = 6;
     let mut site = Site::new(version);
     site.bed.keep_what_is_on_the_disk();

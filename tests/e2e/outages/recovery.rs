@@ -12,6 +12,11 @@ use rusqlite::Connection;
 use rustix::process::Signal;
 use testbed::{Version, wait_for};
 
+on_versions! {
+    sid: from_a_dead_submitter;
+    long: from_an_orphan_that_lives, on_another_machine, with_all_accepted;
+}
+
 /// From the start of the operator until what a dead submitter has left is submitted again, or let go.
 const AT_ONCE: Duration = Duration::from_secs(5);
 /// How often that is tried: a machine that stands still meanwhile says nothing about the operator.
@@ -21,7 +26,7 @@ const TRIES: usize = 5;
 const LONG: &[&str] = &["--submit-limit=60s", "--submit-limit-max=60s", "--dead-margin=60s"];
 
 /// Its submitter is dead when the next operator starts: what it was to submit is submitted again, or let go, at once.
-pub fn from_a_dead_submitter(version: Version) {
+fn from_a_dead_submitter(version: Version) {
     let site = Site::with(version, "", LONG);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -67,7 +72,7 @@ pub fn from_a_dead_submitter(version: Version) {
 }
 
 /// An HTCJob all of whose jobs are accepted has no submitter to wait for, even one that lives.
-pub fn with_all_accepted(version: Version) {
+fn with_all_accepted(version: Version) {
     let site = Site::with(version, "", LONG);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -89,7 +94,7 @@ pub fn with_all_accepted(version: Version) {
 
 /// A submitter that hangs or stands still is not taken for dead, whoever is left of it: HTCondor's own tool, in the middle of
 /// its work, keeps its lock when even the `timeout` above it is gone.
-pub fn from_an_orphan_that_lives(version: Version) {
+fn from_an_orphan_that_lives(version: Version) {
     let site = Site::with(version, "", LONG);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -129,7 +134,7 @@ pub fn from_an_orphan_that_lives(version: Version) {
 }
 
 /// Where nothing shows that a submitter is dead, its time limit is waited for.
-pub fn on_another_machine(version: Version) {
+fn on_another_machine(version: Version) {
     let limits = ["--submit-limit=10s", "--submit-limit-max=10s", "--dead-margin=5s"];
     let site = Site::with(version, "", &limits);
     site.bed.start_operator();

@@ -7,10 +7,19 @@ use testbed::{Account, Version, wait_for};
 use bed::site::{Site, says};
 use bed::{PATIENCE, is_true};
 
+on_versions! {
+    trixie: hanging_while_it_is_submitted_to;
+    long:
+        down_at_the_start_and_going_down,
+        refusing_the_jobs,
+        killed_while_it_takes_in_the_files,
+        refusing_the_credentials;
+}
+
 /// Retries that are waited for: one Event for all of them.
 const RETRIES: usize = 4;
 
-pub fn down_at_the_start_and_going_down(version: Version) {
+fn down_at_the_start_and_going_down(version: Version) {
     let site = Site::new(version);
     site.bed.pool.stop().unwrap();
     site.bed.start_operator();
@@ -69,7 +78,7 @@ pub fn down_at_the_start_and_going_down(version: Version) {
     site.bed.assert_once(&uid, "job", 2);
 }
 
-pub fn hanging_while_it_is_submitted_to(version: Version) {
+fn hanging_while_it_is_submitted_to(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     here.create(&site.lasting("running", 1));
@@ -93,7 +102,7 @@ pub fn hanging_while_it_is_submitted_to(version: Version) {
     site.assert_complete_once(&here, "running", 1);
 }
 
-pub fn refusing_the_credentials(version: Version) {
+fn refusing_the_credentials(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     site.start_lasting(&here, &["running", "doomed"]);
@@ -142,7 +151,7 @@ pub fn refusing_the_credentials(version: Version) {
 }
 
 /// Refused for good: told in the tool's own words, and tried again with growing pauses.
-pub fn refusing_the_jobs(version: Version) {
+fn refusing_the_jobs(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let config = site.bed.pool.config();
@@ -170,7 +179,7 @@ pub fn refusing_the_jobs(version: Version) {
     site.assert_complete_once(&here, "job", 2);
 }
 
-pub fn killed_while_it_takes_in_the_files(version: Version) {
+fn killed_while_it_takes_in_the_files(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     // A job whose files had arrived in that very moment is in order: then it is tried again.

@@ -11,10 +11,16 @@ use bed::signals::{Unlimited, signal};
 use bed::site::Site;
 use bed::{Bed, PATIENCE};
 
+on_versions! {
+    trixie: landing_late;
+    sid: outliving_the_operator;
+    long: killed_by_somebody_else;
+}
+
 /// The submit limit of a bed's operator, and how much later the submitter counts as dead.
 const LIMIT: Duration = Duration::from_secs(10 + 5);
 
-pub fn killed_by_somebody_else(version: Version) {
+fn killed_by_somebody_else(version: Version) {
     // Without gates: the moments of the real tool matter.
     let bed = Bed::start(version);
     let here = bed.namespace();
@@ -74,7 +80,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 /// Its operator is killed, the next one waits for it, and what it submits within its time is taken for what it is.
-pub fn outliving_the_operator(version: Version) {
+fn outliving_the_operator(version: Version) {
     let site = Site::with(version, "", &["--submit-limit=30s", "--submit-limit-max=30s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -97,7 +103,7 @@ pub fn outliving_the_operator(version: Version) {
 }
 
 /// A submitter that nothing has killed - its machine was asleep - lands when another attempt has long been made.
-pub fn landing_late(version: Version) {
+fn landing_late(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     site.gates.shut("condor_submit");

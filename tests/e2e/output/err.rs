@@ -5,6 +5,11 @@ use testbed::Version;
 use bed::site::Site;
 use bed::{Namespace, condition, htcjob, ids};
 
+on_versions! {
+    trixie: its_end_is_told;
+    sid: hostile_files_are_harmless;
+}
+
 /// What `Failed` says once the end of `err` is known.
 fn failed(here: &Namespace<'_>, name: &str) -> String {
     let wrote = |object: &serde_json::Value| {
@@ -20,7 +25,7 @@ fn events(here: &Namespace<'_>, name: &str, reason: &str) -> Vec<String> {
     here.events(name).into_iter().filter(|(other, _)| other == reason).map(|(_, message)| message).collect()
 }
 
-pub fn its_end_is_told(version: Version) {
+fn its_end_is_told(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let mut noisy = htcjob(
@@ -70,7 +75,7 @@ pub fn its_end_is_told(version: Version) {
 }
 
 /// Jobs that put something else in the place of their `err`, and beside it.
-pub fn hostile_files_are_harmless(version: Version) {
+fn hostile_files_are_harmless(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let swap = |with: &str| format!("echo mine >&2; rm -f _condor_stderr; {with} _condor_stderr; exit 3");

@@ -7,8 +7,13 @@ use testbed::Version;
 
 use bed::{Bed, htcjob, is_true};
 
+on_versions! {
+    both: come_back_whole;
+    trixie: a_later_run_brings_its_own_only, names_that_are_taken_are_reported;
+}
+
 /// Folders, and names that HTCondor cannot keep, come back as they were.
-pub fn come_back_whole(version: Version) {
+fn come_back_whole(version: Version) {
     let here = Bed::shared(version).namespace();
     let script = r"mkdir -p results/deep/er empty; echo plain >plain; echo deep >results/deep/er/file
         echo '#!/bin/sh' >results/run; chmod 750 results/run; echo odd >'a, b '; echo dot >.dot; ln -s /etc results/link
@@ -51,7 +56,7 @@ pub fn come_back_whole(version: Version) {
 }
 
 /// What a script leaves under the names of the job's own files is named in the condition and in the job.
-pub fn names_that_are_taken_are_reported(version: Version) {
+fn names_that_are_taken_are_reported(version: Version) {
     let here = Bed::shared(version).namespace();
     let mut object =
         htcjob("taken", "[ $1 = 0 ] || { mkdir out; echo 42 >out/result.txt; echo x >err; }; echo y >kept");
@@ -70,7 +75,7 @@ pub fn names_that_are_taken_are_reported(version: Version) {
 }
 
 /// What a former run has packed, or left under the name of what this one has packed, is not this one's.
-pub fn a_later_run_brings_its_own_only(version: Version) {
+fn a_later_run_brings_its_own_only(version: Version) {
     let here = Bed::shared(version).namespace();
     for (name, second, wanted) in
         [("none", "", None), ("folder", "rm results; mkdir results; echo 2 >results/f", Some("2\n"))]

@@ -10,13 +10,21 @@ use testbed::{Version, wait_for};
 use bed::PATIENCE;
 use bed::site::{Site, says};
 
+on_versions! {
+    sid: one_that_hangs_holds_up_no_deletion;
+    long:
+        many_that_fail_share_one_limit,
+        one_that_fails_holds_up_no_other,
+        one_that_hangs_holds_up_no_hold_release_or_deadline;
+}
+
 const OTHERS: [&str; 3] = ["one", "two", "three"];
 /// They end together with the one that hangs.
 const COMPANIONS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// The transfer of one HTCJob hangs, with others and then alone; the output folder of another cannot be written: those that it
 /// hung with get theirs when it is tried alone, and three more at once.
-pub fn one_that_fails_holds_up_no_other(version: Version) {
+fn one_that_fails_holds_up_no_other(version: Version) {
     let site = Site::with(version, "", &["--transfer-limit-together=5s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -71,7 +79,7 @@ pub fn one_that_fails_holds_up_no_other(version: Version) {
 
 /// Transfers of one namespace hang, for which the limits are an hour, and ten minutes with others. Who is deleted waits for none of
 /// that, another namespace has its output meanwhile, and no transfer is left running.
-pub fn one_that_hangs_holds_up_no_deletion(version: Version) {
+fn one_that_hangs_holds_up_no_deletion(version: Version) {
     let site = Site::with(version, "", &[]);
     site.bed.start_operator();
     let (here, there) = (site.bed.namespace(), site.bed.namespace());
@@ -136,7 +144,7 @@ pub fn one_that_hangs_holds_up_no_deletion(version: Version) {
 
 /// The transfer of what has ended of an HTCJob hangs, whatever is wanted of its other job: that is held, let go, and removed at its
 /// deadline all the same, and what was not fetched comes once transfers go well again.
-pub fn one_that_hangs_holds_up_no_hold_release_or_deadline(version: Version) {
+fn one_that_hangs_holds_up_no_hold_release_or_deadline(version: Version) {
     let site = Site::with(version, "", &["--fetch-every=1s"]);
     let place = site.bed.pool.scratch().dir("transfers").unwrap();
     testbed::Account::unprivileged().write(&place.join("hang"), "", 0o644).unwrap();
@@ -191,7 +199,7 @@ const WORKERS: f64 = 4.0;
 
 /// However many fail, their tries have one limit; one that is deleted does not wait for its turn; and what goes well again goes on
 /// without a limit.
-pub fn many_that_fail_share_one_limit(version: Version) {
+fn many_that_fail_share_one_limit(version: Version) {
     let site = Site::with(version, "", &["--pause-max=2s"]);
     site.gates.replace("condor_transfer_data", "echo no >&2; exit 1");
     site.bed.start_operator();

@@ -8,8 +8,17 @@ use testbed::{Version, wait_for};
 use bed::site::Site;
 use bed::{Bed, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
 
+on_versions! {
+    trixie: a_transfer_is_stopped_before_the_volume_is_full;
+    long:
+        nothing_is_fetched_onto_a_full_volume,
+        too_much_output_is_held,
+        a_namespace_has_its_share,
+        what_is_too_much_by_now_is_refused;
+}
+
 /// HTCondor holds a job that leaves more than `--output-limit`, and its HTCJob says which limit that is.
-pub fn too_much_output_is_held(version: Version) {
+fn too_much_output_is_held(version: Version) {
     let site = Site::with(version, "", &["--output-limit=1M"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -36,7 +45,7 @@ pub fn too_much_output_is_held(version: Version) {
 ///
 /// It fails if what has arrived is not looked at (`look` in `incoming.rs`), also after a failure (`too_much`), and if `Record::to_fetch`
 /// has what was refused.
-pub fn what_is_too_much_by_now_is_refused(version: Version) {
+fn what_is_too_much_by_now_is_refused(version: Version) {
     let bed = Bed::start(version);
     let here = bed.namespace();
     let large = format!("[ $HTCPROCID = 1 ] || head -c 900000 /dev/zero | tee more >result; {UNTIL_LET_GO}");
@@ -110,7 +119,7 @@ pub fn what_is_too_much_by_now_is_refused(version: Version) {
 }
 
 /// With no room for one more output beside `--keep-free` nothing is fetched; with room again, everything is.
-pub fn nothing_is_fetched_onto_a_full_volume(version: Version) {
+fn nothing_is_fetched_onto_a_full_volume(version: Version) {
     let mut site = Site::with(version, "", &["--keep-free=32M", "--output-limit=8M"]);
     site.bed.mount_volume("size=64m");
     site.bed.start_operator();
@@ -141,7 +150,7 @@ pub fn nothing_is_fetched_onto_a_full_volume(version: Version) {
 }
 
 /// A transfer that brings more than there is room for ends before the volume is full, and leaves nothing behind.
-pub fn a_transfer_is_stopped_before_the_volume_is_full(version: Version) {
+fn a_transfer_is_stopped_before_the_volume_is_full(version: Version) {
     let mut site = Site::with(version, "", &["--keep-free=16M", "--output-limit=8M"]);
     site.bed.mount_volume("size=64m");
     site.bed.start_operator();
@@ -161,7 +170,7 @@ pub fn a_transfer_is_stopped_before_the_volume_is_full(version: Version) {
 }
 
 /// A namespace that has as much output as it may have gets no more until some is deleted; another one does.
-pub fn a_namespace_has_its_share(version: Version) {
+fn a_namespace_has_its_share(version: Version) {
     let site = Site::with(version, "", &["--namespace-output-limit=1M", "--pause-max=5s"]);
     site.bed.start_operator();
     let (here, there) = (site.bed.namespace(), site.bed.namespace());

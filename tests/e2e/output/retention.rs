@@ -8,6 +8,11 @@ use testbed::{Version, wait_for};
 use bed::site::Site;
 use bed::{Bed, Namespace, PATIENCE, htcjob};
 
+on_versions! {
+    trixie: what_comes_back_is_not_taken_for_new;
+    sid: what_is_left_goes_in_its_time;
+}
+
 const TIMES: &[&str] = &["--keep-output=4s", "--keep-rows=8s", "--housekeeping=500ms"];
 
 /// What is left of an object.
@@ -59,7 +64,7 @@ fn come_and_go(here: &Namespace<'_>, name: &str) -> String {
     uid
 }
 
-pub fn what_is_left_goes_in_its_time(version: Version) {
+fn what_is_left_goes_in_its_time(version: Version) {
     let site = Site::with(version, "", TIMES);
     let bed = &site.bed;
     let file = bed.data.join("sqlite/htcjobs.db");
@@ -138,7 +143,7 @@ pub fn what_is_left_goes_in_its_time(version: Version) {
 
 /// An object with our finalizer and our claim of which the ledger has no row, as old as one whose rows are removed: with a
 /// restored etcd it comes back, and its jobs have run.
-pub fn what_comes_back_is_not_taken_for_new(version: Version) {
+fn what_comes_back_is_not_taken_for_new(version: Version) {
     let site = Site::with(version, "", &["--keep-output=0s", "--keep-rows=0s", "--housekeeping=500ms"]);
     site.bed.start_operator();
     let here = site.bed.namespace();

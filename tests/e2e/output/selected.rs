@@ -8,6 +8,10 @@ use testbed::Version;
 
 use bed::{Bed, htcjob, is_true};
 
+on_versions! {
+    sid: what_the_spec_names_comes_back;
+}
+
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -15,7 +19,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-pub fn what_the_spec_names_comes_back(version: Version) {
+fn what_the_spec_names_comes_back(version: Version) {
     let here = Bed::shared(version).namespace();
     let script = r"mkdir -p results/deep big; echo 1 >results/deep/a.root; echo 2 >top.root; echo 3 >'$(id) b'; echo 4 >other
         head -c 3000000 /dev/zero >big/one; echo 5 >big/log; exit 3";

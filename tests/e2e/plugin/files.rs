@@ -13,6 +13,10 @@ use testbed::{KubeOptions, Version, wait_for};
 
 use super::users::{command, htc};
 
+on_versions! {
+    long: what_the_api_server_cuts_off_is_gone_on_with, a_call_that_is_cut_off_is_gone_on_with;
+}
+
 /// So many that unpacking them takes a while.
 const MANY: usize = 6000;
 /// Bytes that take a while to come.
@@ -35,7 +39,7 @@ fn cut(here: &Namespace<'_>, arguments: &[&str], far: impl Fn() -> bool) {
     assert!(!child.wait().unwrap().success(), "it was over before it was killed");
 }
 
-pub fn a_call_that_is_cut_off_is_gone_on_with(version: Version) {
+fn a_call_that_is_cut_off_is_gone_on_with(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();
@@ -96,7 +100,7 @@ fn cut_off(bed: &Bed) -> Result<(), String> {
 }
 
 /// The API server ends each answer after a minute, and this one after some seconds.
-pub fn what_the_api_server_cuts_off_is_gone_on_with(version: Version) {
+fn what_the_api_server_cuts_off_is_gone_on_with(version: Version) {
     let limit = 10;
     let kube = KubeOptions { request_timeout: limit, ..KubeOptions::default() };
     let bed = Bed::with_jobs_api_alone(version, &kube, LONG_SUBMISSIONS);

@@ -10,6 +10,11 @@ use testbed::{Version, tool};
 use super::logs::parts;
 use super::users::{command, htc};
 
+on_versions! {
+    trixie: kubectls_files_and_contexts;
+    sid: bars_are_for_terminals;
+}
+
 /// Names of the jobs that it lists, called with nothing but these arguments and this `KUBECONFIG`.
 fn lists(here: &Namespace<'_>, arguments: &[&str], kubeconfig: &str) -> Vec<String> {
     let folder = bed::program().parent().unwrap().to_owned();
@@ -20,7 +25,7 @@ fn lists(here: &Namespace<'_>, arguments: &[&str], kubeconfig: &str) -> Vec<Stri
 }
 
 /// Which cluster and namespace, it finds where kubectl does.
-pub fn kubectls_files_and_contexts(version: Version) {
+fn kubectls_files_and_contexts(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let (one, two) = (&bed.namespace(), &bed.namespace());
@@ -105,7 +110,7 @@ fn at_a_terminal(call: &Command) -> Command {
 }
 
 /// What is drawn anew again and again is for who looks at it: a file, or a pipe, gets lines.
-pub fn bars_are_for_terminals(version: Version) {
+fn bars_are_for_terminals(version: Version) {
     /// A place at the beginning of the line, and an empty line.
     const ANEW: &str = "\r\x1b[K";
     let bed = Bed::shared(version);

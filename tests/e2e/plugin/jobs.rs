@@ -6,11 +6,15 @@ use testbed::Version;
 
 use super::users::htc;
 
+on_versions! {
+    sid: three_of_many_fail;
+}
+
 /// Jobs of which 3, 17 and 30 fail, each in a way of its own, in the first HTCJob of them.
 const SCRIPT: &str = "[ $JOB_NAME = many ] && case $1 in 3) echo broken >&2; exit 7;; 17) exit 1;; 30) kill -9 $$;; esac; \
     mkdir d; echo $1 of $JOB_NAME >d/number";
 
-pub fn three_of_many_fail(version: Version) {
+fn three_of_many_fail(version: Version) {
     three_fail_of(40, &Bed::shared(version).namespace());
 }
 

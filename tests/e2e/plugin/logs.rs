@@ -10,6 +10,12 @@ use testbed::{Version, wait_for};
 
 use super::users::{command, htc};
 
+on_versions! {
+    trixie: a_log_is_followed_over_a_hold_and_a_release, a_log_is_followed_over_an_eviction;
+    sid: a_log_is_followed, a_log_is_followed_until_its_job_is_removed;
+    long: while_the_operator_is_busy_or_away;
+}
+
 /// A call of `kubectl htc`, and what it has said so far to standard output and standard error.
 struct Caller {
     child: Child,
@@ -97,7 +103,7 @@ fn log(here: &Namespace<'_>, name: &str, end: &str) -> String {
     .unwrap()
 }
 
-pub fn a_log_is_followed(version: Version) {
+fn a_log_is_followed(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();
@@ -115,13 +121,13 @@ pub fn a_log_is_followed(version: Version) {
 
 /// HTCondor begins the job again. Each run writes which it is, and the second one more than the first: what is shown of it begins with
 /// its first byte, and nothing of the first run comes again.
-pub fn a_log_is_followed_over_an_eviction(version: Version) {
+fn a_log_is_followed_over_an_eviction(version: Version) {
     followed_into_the_next_run(version, |here, _| {
         here.bed.condor.ok("condor_vacate_job", &["-constraint", &of(&here.uid("fit"))]).unwrap();
     });
 }
 
-pub fn a_log_is_followed_over_a_hold_and_a_release(version: Version) {
+fn a_log_is_followed_over_a_hold_and_a_release(version: Version) {
     followed_into_the_next_run(version, |here, follower| {
         assert_eq!(htc(here, &["hold", "fit/0"]).0, 0);
         follower.wait_told("fit-0 is Held: waiting\n");
@@ -149,7 +155,7 @@ fn followed_into_the_next_run(version: Version, interrupt: impl FnOnce(&Namespac
     assert_eq!(err.matches("fit-0 was started again\n").count(), 1, "{err}");
 }
 
-pub fn a_log_is_followed_until_its_job_is_removed(version: Version) {
+fn a_log_is_followed_until_its_job_is_removed(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();
@@ -165,7 +171,7 @@ pub fn a_log_is_followed_until_its_job_is_removed(version: Version) {
 }
 
 /// The job has ended, and its output comes in a moment, or does not come; and a log goes on although the operator is killed.
-pub fn while_the_operator_is_busy_or_away(version: Version) {
+fn while_the_operator_is_busy_or_away(version: Version) {
     let gates = Gates::new(version);
     let argument = gates.argument();
     let bed = Bed::with_jobs_api(version, &[LONG_SUBMISSIONS, &[argument.as_str()]].concat());

@@ -7,6 +7,10 @@ use bed::terminal::Terminal;
 use bed::{Bed, checkout};
 use testbed::Version;
 
+on_versions! {
+    sid: the_readme_shows_what_happens;
+}
+
 const FOLDER: &str = "docs/session";
 /// How the comment before it begins.
 const MARK: &str = "<!-- not run: tests/e2e/plugin/recording.rs";
@@ -37,7 +41,7 @@ fn without_numbers(text: &str) -> Vec<String> {
     without_durations(text).into_iter().map(words).collect()
 }
 
-pub fn the_readme_shows_what_happens(version: Version) {
+fn the_readme_shows_what_happens(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();

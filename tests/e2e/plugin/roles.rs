@@ -9,6 +9,10 @@ use testbed::{KubeOptions, Version, wait_for};
 
 use super::story::texts;
 
+on_versions! {
+    long: each_command_by_view_and_by_edit;
+}
+
 /// Waits until the API server has learned of a right.
 fn comes_to_be_able(person: &Person<'_>, words: &[&str]) {
     person.comes_to_see(&[&["auth", "can-i"], words].concat());
@@ -28,7 +32,7 @@ fn may_not(person: &Person<'_>, arguments: &[&str]) {
     assert!(error.contains("forbidden") && error.contains(&person.name), "{arguments:?}: {error}");
 }
 
-pub fn each_command_by_view_and_by_edit(version: Version) {
+fn each_command_by_view_and_by_edit(version: Version) {
     let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), LONG_SUBMISSIONS);
     // It makes `view` and `edit` what they are in every cluster.
     let _controllers = bed.controllers(&["clusterrole-aggregation-controller"]);

@@ -8,6 +8,11 @@ use testbed::Version;
 
 use super::users::htc;
 
+on_versions! {
+    trixie: kubectl_completes_names;
+    sid: it_is_told_and_drawn, it_is_told_when_the_events_are_gone;
+}
+
 /// Texts of a picture's elements of this name; it must be XML.
 pub(super) fn texts(svg: &str, name: &str) -> Vec<String> {
     let document = roxmltree::Document::parse(svg).unwrap_or_else(|error| panic!("{error}: {svg}"));
@@ -15,7 +20,7 @@ pub(super) fn texts(svg: &str, name: &str) -> Vec<String> {
     all.filter_map(|node| node.text()).map(str::to_owned).collect()
 }
 
-pub fn it_is_told_and_drawn(version: Version) {
+fn it_is_told_and_drawn(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();
@@ -72,7 +77,7 @@ pub fn it_is_told_and_drawn(version: Version) {
 }
 
 /// Kubernetes forgets Events after an hour; the operator does not, and shows them to who may view the jobs.
-pub fn it_is_told_when_the_events_are_gone(version: Version) {
+fn it_is_told_when_the_events_are_gone(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let (here, there) = (&bed.namespace(), &bed.namespace());
@@ -130,7 +135,7 @@ pub fn it_is_told_when_the_events_are_gone(version: Version) {
 }
 
 /// kubectl finds what completes its plugins by a name in PATH.
-pub fn kubectl_completes_names(version: Version) {
+fn kubectl_completes_names(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();

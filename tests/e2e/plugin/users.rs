@@ -6,6 +6,11 @@ use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, ids};
 use serde_json::{Value, json};
 use testbed::Version;
 
+on_versions! {
+    trixie: failed_jobs_run_again_and_no_others;
+    sid: a_script_is_submitted_with_items, items_of_a_config_map_run_again, what_it_cannot_do_is_an_error;
+}
+
 /// `kubectl htc` with these arguments, as a cluster admin.
 pub fn command(here: &Namespace<'_>, arguments: &[&str]) -> Command {
     here.admin().htc_command(arguments)
@@ -16,7 +21,7 @@ pub fn htc(here: &Namespace<'_>, arguments: &[&str]) -> (i32, String, String) {
     here.admin().htc(arguments)
 }
 
-pub fn failed_jobs_run_again_and_no_others(version: Version) {
+fn failed_jobs_run_again_and_no_others(version: Version) {
     let here = &Bed::shared(version).namespace();
     let mut sums = htcjob("sums", "echo $1 of $JOB_NAME; [ $JOB_NAME != sums ] || case $1 in 1|3) exit 4 ;; esac");
     (sums["spec"]["queue"], sums["metadata"]["labels"]["team"]) = (5.into(), "top".into());
@@ -61,7 +66,7 @@ pub fn failed_jobs_run_again_and_no_others(version: Version) {
 }
 
 /// Whatever is in the ConfigMap by now; each at the index that it had.
-pub fn items_of_a_config_map_run_again(version: Version) {
+fn items_of_a_config_map_run_again(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();
@@ -90,7 +95,7 @@ pub fn items_of_a_config_map_run_again(version: Version) {
     assert!(code == 2 && error.contains("(spec.itemsFrom) cannot be read") && error.contains("forbidden"), "{error}");
 }
 
-pub fn a_script_is_submitted_with_items(version: Version) {
+fn a_script_is_submitted_with_items(version: Version) {
     let here = &Bed::shared(version).namespace();
     let folder = here.bed.scratch().dir(&here.name).unwrap();
     let file = |name: &str, text: &str| {
@@ -119,7 +124,7 @@ pub fn a_script_is_submitted_with_items(version: Version) {
     assert!(htc(here, &["completion", "bash"]).1.contains("--parallelism"));
 }
 
-pub fn what_it_cannot_do_is_an_error(version: Version) {
+fn what_it_cannot_do_is_an_error(version: Version) {
     let bed = Bed::shared(version);
     // While another test makes the jobs API known, it is not available.
     bed.front();

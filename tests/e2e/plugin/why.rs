@@ -5,7 +5,11 @@ use testbed::{Version, wait_for};
 
 use super::users::htc;
 
-pub fn it_says_why_jobs_do_not_run(version: Version) {
+on_versions! {
+    trixie: it_says_why_jobs_do_not_run;
+}
+
+fn it_says_why_jobs_do_not_run(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();

@@ -5,7 +5,11 @@ use testbed::Version;
 
 use super::users::htc;
 
-pub fn hold_release_and_remove(version: Version) {
+on_versions! {
+    trixie: hold_release_and_remove;
+}
+
+fn hold_release_and_remove(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();

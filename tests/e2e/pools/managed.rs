@@ -24,15 +24,14 @@ use bed::{ACCOUNT, Bed, Namespace, PATIENCE, htcjob, is_true};
 use super::site::{delete, find, wait_gone, wait_ready, wait_ready_says, with_pool};
 use node::{Node, names, services};
 
-pub use hostile::a_starter_of_its_own_has_no_file_but_its_jobs;
-pub use images::each_image_gets_workers_of_its_own;
-pub use left::its_orphans_are_named_and_removed_in_the_names_of_their_namespaces;
-pub use lost::its_jobs_run_again_when_their_lease_is_over;
-pub use mini::{an_htcjob_has_workers_of_its_own, its_workers_go_with_it_whenever_the_operator_dies};
-pub use queued::{its_workers_come_when_it_has_room, its_workers_come_when_kueue_admits_it};
-pub use reclaimed::its_queue_is_found_again_and_goes_if_it_is_said;
-pub use steps::{LETS_GO, nothing_is_made_twice_wherever_the_operator_dies};
-pub use users::{each_namespace_is_a_user_of_its_own, what_cannot_be_read_is_still_its_namespaces};
+pub use queued::its_workers_come_when_kueue_admits_it;
+pub use steps::LETS_GO;
+
+on_versions! {
+    trixie: what_is_made_is_the_pools_own_and_restricted, tokens_let_each_do_what_it_needs_and_no_more;
+    sid: jobs_run_through_a_pool_of_its_own;
+    long: it_grows_with_the_jobs_and_shrinks_without_them;
+}
 
 const POOL: &str = "own";
 /// The image that jobs run in.
@@ -217,7 +216,7 @@ fn rights(here: &Namespace<'_>, secret: &str, at: &str) -> Vec<String> {
 }
 
 /// Each token opens what its holder needs, and nothing else.
-pub fn tokens_let_each_do_what_it_needs_and_no_more(version: Version) {
+fn tokens_let_each_do_what_it_needs_and_no_more(version: Version) {
     let cluster = Cluster::start(version, true);
     let here = cluster.namespace();
     Node::run(&cluster.bed, &here.name, version, |_| {
@@ -245,7 +244,7 @@ pub fn tokens_let_each_do_what_it_needs_and_no_more(version: Version) {
 }
 
 /// Central manager and schedd are replaced, and workers go, while jobs run: no job is lost, and none runs twice.
-pub fn jobs_run_through_a_pool_of_its_own(version: Version) {
+fn jobs_run_through_a_pool_of_its_own(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, bed) = (cluster.namespace(), &cluster.bed);
     Node::run(bed, &here.name, version, |node| {
@@ -323,7 +322,7 @@ pub fn jobs_run_through_a_pool_of_its_own(version: Version) {
 }
 
 /// From no workers to as many as the jobs need and back; one that is lost is replaced.
-pub fn it_grows_with_the_jobs_and_shrinks_without_them(version: Version) {
+fn it_grows_with_the_jobs_and_shrinks_without_them(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, bed) = (cluster.namespace(), &cluster.bed);
     Node::run(bed, &here.name, version, |node| {
@@ -365,7 +364,7 @@ pub fn it_grows_with_the_jobs_and_shrinks_without_them(version: Version) {
 }
 
 /// The objects of a pool, and what is refused.
-pub fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
+fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     let cluster = Cluster::start(version, false);
     let (here, bed) = (cluster.namespace(), &cluster.bed);
     let path = |folder: &str| bed::checkout().join("deploy").join(folder).display().to_string();

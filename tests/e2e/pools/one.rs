@@ -8,12 +8,21 @@ use super::site::{
     Pools, apply, delete, describe, other, wait_events, wait_gone, wait_ready, wait_ready_says, with_pool,
 };
 
+on_versions! {
+    trixie: it_stays_until_no_htcjob_needs_it, another_pool_of_its_name_is_not_taken_for_it;
+    sid:
+        the_same_schedd_is_no_second_pool,
+        an_operator_may_have_no_schedd_of_its_own,
+        a_queue_that_is_lost_is_not_taken_for_jobs_that_are_gone;
+    long: the_schedd_of_an_older_pool_is_no_second_pool, what_is_missing_is_said_and_waited_for;
+}
+
 fn wait_says(here: &Namespace<'_>, name: &str, reason: &str) -> String {
     here.wait_says(name, "Submitted", "False", reason)
 }
 
 /// The pool is not there, not for this namespace, and then it is: nothing is lost meanwhile.
-pub fn what_is_missing_is_said_and_waited_for(version: Version) {
+fn what_is_missing_is_said_and_waited_for(version: Version) {
     let pools = Pools::start(version);
     let bed = &pools.site.bed;
     let (here, there) = (bed.namespace(), bed.namespace());
@@ -106,7 +115,7 @@ pub fn what_is_missing_is_said_and_waited_for(version: Version) {
 }
 
 /// What runs there is not left alone by who deletes the pool.
-pub fn it_stays_until_no_htcjob_needs_it(version: Version) {
+fn it_stays_until_no_htcjob_needs_it(version: Version) {
     let pools = Pools::start(version);
     let bed = &pools.site.bed;
     let here = bed.namespace();
@@ -129,7 +138,7 @@ pub fn it_stays_until_no_htcjob_needs_it(version: Version) {
 }
 
 /// The operator's own schedd once more: HTCJobs that name it wait, and the message says which one to use.
-pub fn the_same_schedd_is_no_second_pool(version: Version) {
+fn the_same_schedd_is_no_second_pool(version: Version) {
     let site = Site::start(version);
     let bed = &site.bed;
     let here = bed.namespace();
@@ -147,7 +156,7 @@ pub fn the_same_schedd_is_no_second_pool(version: Version) {
 }
 
 /// Two HTCPools of one schedd: the older one has it, before and after the operator was started again, and as long as it is there.
-pub fn the_schedd_of_an_older_pool_is_no_second_pool(version: Version) {
+fn the_schedd_of_an_older_pool_is_no_second_pool(version: Version) {
     let pools = Pools::start(version);
     let bed = &pools.site.bed;
     let here = bed.namespace();
@@ -180,7 +189,7 @@ pub fn the_schedd_of_an_older_pool_is_no_second_pool(version: Version) {
 }
 
 /// The schedd comes back without its queue, as another one would: its jobs are not lost for that, and not let go.
-pub fn a_queue_that_is_lost_is_not_taken_for_jobs_that_are_gone(version: Version) {
+fn a_queue_that_is_lost_is_not_taken_for_jobs_that_are_gone(version: Version) {
     let pools = Pools::start(version);
     let bed = &pools.site.bed;
     let here = bed.namespace();
@@ -195,7 +204,7 @@ pub fn a_queue_that_is_lost_is_not_taken_for_jobs_that_are_gone(version: Version
 }
 
 /// Somebody takes its finalizer away, deletes it, and makes another one of its name, with a schedd of the same name.
-pub fn another_pool_of_its_name_is_not_taken_for_it(version: Version) {
+fn another_pool_of_its_name_is_not_taken_for_it(version: Version) {
     let pools = Pools::start(version);
     let bed = &pools.site.bed;
     let here = bed.namespace();
@@ -232,7 +241,7 @@ pub fn another_pool_of_its_name_is_not_taken_for_it(version: Version) {
 }
 
 /// Its flags name no schedd: HTCJobs run in pools, and those that name none say so.
-pub fn an_operator_may_have_no_schedd_of_its_own(version: Version) {
+fn an_operator_may_have_no_schedd_of_its_own(version: Version) {
     let site = Site::with(version, "", &["--credentials-refresh=2s"]);
     let monitor = Port::reserve().unwrap();
     site.bed.set_env("HTC_SCHEDD", "");

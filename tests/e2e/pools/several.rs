@@ -11,8 +11,13 @@ use bed::{LONG_SUBMISSIONS, Namespace, PATIENCE, is_true};
 
 use super::site::{Pools, delete, describe, other, wait_ready, with_pool};
 
+on_versions! {
+    sid: jobs_with_the_same_ids_are_not_mistaken_for_one_another, one_that_hangs_holds_up_no_other;
+    long: exchanged_schedds_are_not_taken_for_ones_own, each_of_many_htcjobs_is_in_its_own_pool;
+}
+
 /// Both pools have jobs 1.0 and 2.0, of HTCJobs of one operator, which is killed while they run.
-pub fn jobs_with_the_same_ids_are_not_mistaken_for_one_another(version: Version) {
+fn jobs_with_the_same_ids_are_not_mistaken_for_one_another(version: Version) {
     let pools = Pools::start(version);
     let bed = &pools.site.bed;
     let here = bed.namespace();
@@ -43,7 +48,7 @@ pub fn jobs_with_the_same_ids_are_not_mistaken_for_one_another(version: Version)
 }
 
 /// The schedd of one pool is stopped: HTCJobs of the other one run, and are deleted.
-pub fn one_that_hangs_holds_up_no_other(version: Version) {
+fn one_that_hangs_holds_up_no_other(version: Version) {
     let pools = Pools::start(version);
     let bed = &pools.site.bed;
     let here = bed.namespace();
@@ -74,7 +79,7 @@ pub fn one_that_hangs_holds_up_no_other(version: Version) {
 
 /// The schedds of two pools change places: the one finds a schedd that is younger than its own, and the other one that is older, each with
 /// jobs of the same ids as its own. Nothing is lost, removed or let go, until both are back.
-pub fn exchanged_schedds_are_not_taken_for_ones_own(version: Version) {
+fn exchanged_schedds_are_not_taken_for_ones_own(version: Version) {
     let site = Site::with(version, "", &["--credentials-refresh=2s", "--birthdate-steady=1s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -145,7 +150,7 @@ pub fn exchanged_schedds_are_not_taken_for_ones_own(version: Version) {
 }
 
 /// A few HTCPools and HTCJobs.
-pub fn each_of_many_htcjobs_is_in_its_own_pool(version: Version) {
+fn each_of_many_htcjobs_is_in_its_own_pool(version: Version) {
     in_pools(version, 3, 45);
 }
 

@@ -8,7 +8,17 @@ use bed::{beside, condition, of};
 
 use super::site::{Queued, wait_quota, wait_state};
 
-pub fn suspend_gives_room_back_and_resume_waits_for_it(version: Version) {
+on_versions! {
+    sid: suspend_gives_room_back_and_resume_waits_for_it;
+    long:
+        what_is_abandoned_counts_no_more,
+        a_queue_that_is_made_again_goes_on,
+        a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds,
+        what_ends_early_gives_its_room_to_the_next,
+        a_quota_that_is_lowered_takes_nothing;
+}
+
+fn suspend_gives_room_back_and_resume_waits_for_it(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -44,7 +54,7 @@ pub fn suspend_gives_room_back_and_resume_waits_for_it(version: Version) {
 }
 
 /// Nothing is taken, and nothing new is granted until it fits.
-pub fn a_quota_that_is_lowered_takes_nothing(version: Version) {
+fn a_quota_that_is_lowered_takes_nothing(version: Version) {
     let queued = Queued::start(version);
     let here = queued.site.bed.namespace();
     queued.queue("batch", &json!({ "quota": { "jobs": 3 } }));
@@ -63,7 +73,7 @@ pub fn a_quota_that_is_lowered_takes_nothing(version: Version) {
     queued.site.assert_complete_once(&here, "later", 1);
 }
 
-pub fn a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds(version: Version) {
+fn a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -107,7 +117,7 @@ pub fn a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds(versi
 }
 
 /// Deleted while it waits or runs, or its time is over: what it had goes to the next, once. What waits has no `startTime`.
-pub fn what_ends_early_gives_its_room_to_the_next(version: Version) {
+fn what_ends_early_gives_its_room_to_the_next(version: Version) {
     let queued = Queued::start(version);
     let here = queued.site.bed.namespace();
     queued.queue("batch", &json!({ "quota": { "jobs": 1 } }));
@@ -143,7 +153,7 @@ pub fn what_ends_early_gives_its_room_to_the_next(version: Version) {
 }
 
 /// What runs goes on, what waits says so and goes on by itself, and what ran before counts in the new one.
-pub fn a_queue_that_is_made_again_goes_on(version: Version) {
+fn a_queue_that_is_made_again_goes_on(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -173,7 +183,7 @@ pub fn a_queue_that_is_made_again_goes_on(version: Version) {
 }
 
 /// Whoever abandons an HTCJob says that its jobs are no matter of the operator's any more: the next one gets the room, once.
-pub fn what_is_abandoned_counts_no_more(version: Version) {
+fn what_is_abandoned_counts_no_more(version: Version) {
     let site = Site::alone(version, &KubeOptions::default(), &["--queueing=embedded", "--tool-limit=5s"]);
     site.bed.start_operator();
     let queued = Queued { site };

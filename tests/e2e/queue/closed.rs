@@ -8,6 +8,16 @@ use bed::{Namespace, PATIENCE, beside, condition, of};
 
 use super::site::{Queued, wait_quota};
 
+on_versions! {
+    trixie: a_default_queue_that_is_deleted_lets_nothing_by, what_may_be_in_a_queue_that_cannot_be_read_waits;
+    sid:
+        a_queue_that_is_replaced_lets_nothing_by,
+        what_was_held_stays_held_when_the_queue_is_deleted,
+        what_is_in_a_namespace_that_the_operator_cannot_see_waits,
+        without_the_kind_of_htcqueues_what_is_created_waits,
+        a_queue_is_retired;
+}
+
 const CRD: &str = "htcqueues.htc.cern.ch";
 
 /// A default HTCQueue with room for one job at a time.
@@ -29,7 +39,7 @@ fn wait_gone(here: &Namespace<'_>, name: &str) {
 }
 
 /// What runs goes on, what waits waits, also behind a restart. A queue of the same name takes all of it back.
-pub fn a_default_queue_that_is_deleted_lets_nothing_by(version: Version) {
+fn a_default_queue_that_is_deleted_lets_nothing_by(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -61,7 +71,7 @@ pub fn a_default_queue_that_is_deleted_lets_nothing_by(version: Version) {
 }
 
 /// As GitOps tools and `kubectl replace --force` do it.
-pub fn a_queue_that_is_replaced_lets_nothing_by(version: Version) {
+fn a_queue_that_is_replaced_lets_nothing_by(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -91,7 +101,7 @@ pub fn a_queue_that_is_replaced_lets_nothing_by(version: Version) {
 
 /// What `HoldAndDrain` holds, and what waits to be released, stays held when the queue is deleted. A label moves it to another one,
 /// and taking the label away frees nothing.
-pub fn what_was_held_stays_held_when_the_queue_is_deleted(version: Version) {
+fn what_was_held_stays_held_when_the_queue_is_deleted(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -124,7 +134,7 @@ pub fn what_was_held_stays_held_when_the_queue_is_deleted(version: Version) {
 }
 
 /// The operator may list namespaces, and not watch them: of those that are made later it knows nothing.
-pub fn what_is_in_a_namespace_that_the_operator_cannot_see_waits(version: Version) {
+fn what_is_in_a_namespace_that_the_operator_cannot_see_waits(version: Version) {
     let queued = Queued { site: Site::with(version, "", &["--queueing=embedded"]) };
     let bed = &queued.site.bed;
     let proxy = bed.kube.proxy().unwrap();
@@ -160,7 +170,7 @@ pub fn what_is_in_a_namespace_that_the_operator_cannot_see_waits(version: Versio
 }
 
 /// One of a later version, with a word that this operator does not know: it may be the default of every namespace.
-pub fn what_may_be_in_a_queue_that_cannot_be_read_waits(version: Version) {
+fn what_may_be_in_a_queue_that_cannot_be_read_waits(version: Version) {
     let site = Site::alone(version, &KubeOptions::default(), &["--queueing=embedded"]);
     let loose = r#"[{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema",
         "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]"#;
@@ -208,7 +218,7 @@ pub fn what_may_be_in_a_queue_that_cannot_be_read_waits(version: Version) {
 }
 
 /// Whoever says that the operator gives room in HTCQueues has some, or will: without their kind it is not known yet which apply.
-pub fn without_the_kind_of_htcqueues_what_is_created_waits(version: Version) {
+fn without_the_kind_of_htcqueues_what_is_created_waits(version: Version) {
     let site = Site::alone(version, &KubeOptions::default(), &["--queueing=embedded"]);
     let crd = site.bed.kube.kubectl_ok(&["get", "crd", CRD, "-o", "json"]).unwrap();
     site.bed.kube.kubectl_ok(&["delete", "crd", CRD]).unwrap();
@@ -237,7 +247,7 @@ pub fn without_the_kind_of_htcqueues_what_is_created_waits(version: Version) {
 }
 
 /// As docs/queues.md has it: nothing comes to the queue any more, what is in it ends or moves, and then it is deleted.
-pub fn a_queue_is_retired(version: Version) {
+fn a_queue_is_retired(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();

@@ -11,6 +11,12 @@ use bed::site::Site;
 use super::site::{Queued, labelled, wait_quota};
 use crate::pools::site::{describe, other, wait_ready, with_pool};
 
+on_versions! {
+    trixie: five_broken_namespaces_hold_up_nobody;
+    sid: a_missing_secret_at_quota_one_holds_up_nobody;
+    long: a_pool_that_is_silent_keeps_no_room;
+}
+
 const REFUSING: &str = "SUBMIT_REQUIREMENT_NAMES = Name\nSUBMIT_REQUIREMENT_Name = !regexp(\"/refused$\", JobBatchName)\n\
                         SUBMIT_REQUIREMENT_Name_REASON = \"the pool takes no job of this name\"\n";
 
@@ -29,7 +35,7 @@ fn gives_back(here: &Namespace<'_>, name: &str, reason: &str) {
     assert!(message.contains("keeps no room in HTCQueue batch while it cannot submit"), "{message}");
 }
 
-pub fn a_missing_secret_at_quota_one_holds_up_nobody(version: Version) {
+fn a_missing_secret_at_quota_one_holds_up_nobody(version: Version) {
     let queued = Queued::start(version);
     let here = queued.site.bed.namespace();
     queued.queue("batch", &json!({ "quota": { "jobs": 1 }, "queueingStrategy": "StrictFIFO" }));
@@ -48,7 +54,7 @@ pub fn a_missing_secret_at_quota_one_holds_up_nobody(version: Version) {
 }
 
 /// The oldest come first, and none of them can use what it gets.
-pub fn five_broken_namespaces_hold_up_nobody(version: Version) {
+fn five_broken_namespaces_hold_up_nobody(version: Version) {
     let arguments = ["--queueing=embedded", "--namespace-active-jobs=1"];
     let site = Site::with(version, REFUSING, &arguments);
     site.bed.start_operator();
@@ -107,7 +113,7 @@ pub fn five_broken_namespaces_hold_up_nobody(version: Version) {
 }
 
 /// Of two pools one is silent: its HTCJobs keep no room that others could use.
-pub fn a_pool_that_is_silent_keeps_no_room(version: Version) {
+fn a_pool_that_is_silent_keeps_no_room(version: Version) {
     let queued = Queued::with(version, &["--credentials-refresh=2s"]);
     let bed = &queued.site.bed;
     let second = Pool::start(&bed.assets, other(version), &PoolOptions::default()).unwrap();

@@ -9,12 +9,18 @@ use bed::is_true;
 
 use super::site::{Queued, labelled, wait_quota, wait_state};
 
+on_versions! {
+    trixie: priority_comes_first;
+    sid: a_namespace_that_comes_later_is_served;
+    long: without_a_label_the_default_queue_counts, what_can_never_run_says_so_at_once;
+}
+
 /// Jobs that wait.
 const MANY: u32 = 10_000;
 /// Jobs of those who come later.
 const FEW: u32 = 10;
 
-pub fn what_can_never_run_says_so_at_once(version: Version) {
+fn what_can_never_run_says_so_at_once(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -51,7 +57,7 @@ pub fn what_can_never_run_says_so_at_once(version: Version) {
     here.delete("silent");
 }
 
-pub fn priority_comes_first(version: Version) {
+fn priority_comes_first(version: Version) {
     let queued = Queued::start(version);
     let here = queued.site.bed.namespace();
     queued.queue(
@@ -79,7 +85,7 @@ pub fn priority_comes_first(version: Version) {
 }
 
 /// One has many jobs that wait, and another comes later with few: it does not wait for the many.
-pub fn a_namespace_that_comes_later_is_served(version: Version) {
+fn a_namespace_that_comes_later_is_served(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let (here, there) = (bed.namespace(), bed.namespace());
@@ -106,7 +112,7 @@ pub fn a_namespace_that_comes_later_is_served(version: Version) {
     here.delete("many");
 }
 
-pub fn without_a_label_the_default_queue_counts(version: Version) {
+fn without_a_label_the_default_queue_counts(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let (here, there) = (bed.namespace(), bed.namespace());

@@ -9,8 +9,13 @@ use bed::site::Site;
 
 use super::site::{Queued, labelled, wait_quota};
 
+on_versions! {
+    trixie: who_may_see_and_who_may_change;
+    long: without_queues_a_label_is_told_and_waited_for;
+}
+
 /// With the roles of `deploy/crd`.
-pub fn who_may_see_and_who_may_change(version: Version) {
+fn who_may_see_and_who_may_change(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -49,7 +54,7 @@ pub fn who_may_see_and_who_may_change(version: Version) {
 }
 
 /// A label is refused, not ignored; without one all is as it was.
-pub fn without_queues_a_label_is_told_and_waited_for(version: Version) {
+fn without_queues_a_label_is_told_and_waited_for(version: Version) {
     let site = Site::start(version);
     let bed = &site.bed;
     let here = bed.namespace();

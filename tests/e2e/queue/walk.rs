@@ -7,8 +7,14 @@ use bed::{Namespace, PATIENCE, beside, is_true};
 
 use super::site::{Queued, wait_quota, wait_state};
 
+on_versions! {
+    trixie: as_in_the_seed, killed_while_it_gives_room;
+    sid: a_lost_ledger_counts_what_htcondor_has;
+    long: a_lost_ledger_goes_on_with_what_waits;
+}
+
 /// docs/queues.md names the seed's steps beside these.
-pub fn as_in_the_seed(version: Version) {
+fn as_in_the_seed(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -61,7 +67,7 @@ pub fn as_in_the_seed(version: Version) {
 }
 
 /// The operator dies before and after each grant, and right before and after the intents that follow: nothing is granted twice or lost.
-pub fn killed_while_it_gives_room(version: Version) {
+fn killed_while_it_gives_room(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -91,7 +97,7 @@ pub fn killed_while_it_gives_room(version: Version) {
 }
 
 /// What HTCondor has counts first; nothing is granted beside it before it is known.
-pub fn a_lost_ledger_counts_what_htcondor_has(version: Version) {
+fn a_lost_ledger_counts_what_htcondor_has(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -121,7 +127,7 @@ pub fn a_lost_ledger_counts_what_htcondor_has(version: Version) {
 }
 
 /// One HTCJob has run half of its jobs, another none: what waits is submitted by the next ledger, job by job as there is room.
-pub fn a_lost_ledger_goes_on_with_what_waits(version: Version) {
+fn a_lost_ledger_goes_on_with_what_waits(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();

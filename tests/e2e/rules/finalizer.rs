@@ -5,8 +5,12 @@ use testbed::{Fault, Rule, Version, wait_for};
 use bed::site::Site;
 use bed::{LONG_SUBMISSIONS, PATIENCE};
 
+on_versions! {
+    trixie: not_attached_yet;
+}
+
 /// `finalizer_first`: before it stands, an object is neither submitted nor in the ledger, and goes when its user says so.
-pub fn not_attached_yet(version: Version) {
+fn not_attached_yet(version: Version) {
     let site = Site::with(version, "", LONG_SUBMISSIONS);
     let proxy = site.bed.kube.proxy().unwrap();
     site.bed.through(&proxy);

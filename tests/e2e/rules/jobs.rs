@@ -8,8 +8,13 @@ use testbed::{Account, Scratch, Version, wait_for};
 use bed::site::Site;
 use bed::{LONG_SUBMISSIONS, PATIENCE, ids, of};
 
+on_versions! {
+    trixie: behind_another_schedd;
+    long: second_of_an_index;
+}
+
 /// `remove_extra`: of two jobs of one index the one that is recorded stays.
-pub fn second_of_an_index(version: Version) {
+fn second_of_an_index(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let uid = here.create(&site.lasting("one", 1));
@@ -83,7 +88,7 @@ fn queue_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// `same_birthdate`: for a while another schedd answers to the name. That it has no job of an object proves nothing.
-pub fn behind_another_schedd(version: Version) {
+fn behind_another_schedd(version: Version) {
     let site = Site::with(version, "", LONG_SUBMISSIONS);
     site.bed.pool.set_start(false).unwrap();
     site.bed.start_operator();

@@ -7,13 +7,18 @@ use testbed::{Account, Fault, Rule, Version, wait_for};
 use bed::site::Site;
 use bed::{LONG_SUBMISSIONS, PATIENCE};
 
+on_versions! {
+    trixie: copied_after_the_last_renewal;
+    long: another_ones_claim;
+}
+
 fn ledger_files(site: &Site) -> [std::path::PathBuf; 2] {
     ["", "-wal"].map(|end| site.bed.data.join(format!("sqlite/htcjobs.db{end}")))
 }
 
 /// `status_is_presence`: a copy of the ledger that is younger than the last renewal of the Lease looks like the ledger
 /// itself. Only the status shows that it lacks a submission.
-pub fn copied_after_the_last_renewal(version: Version) {
+fn copied_after_the_last_renewal(version: Version) {
     let seldom = &["--lease-duration=300s", "--lease-renew-deadline=290s", "--lease-retry=280s"];
     let site = Site::with(version, "", &[seldom, LONG_SUBMISSIONS].concat());
     site.bed.start_operator();
@@ -50,7 +55,7 @@ pub fn copied_after_the_last_renewal(version: Version) {
 
 /// `only_claimant`: what another ledger has claimed is not submitted before the claim is ours, even when all its past is
 /// known. In `decide` the claim also comes before the submission, and there is one request at a time.
-pub fn another_ones_claim(version: Version) {
+fn another_ones_claim(version: Version) {
     let site = Site::with(version, "", &["--submit-limit=3s", "--submit-limit-max=3s"]);
     let proxy = site.bed.kube.proxy().unwrap();
     site.bed.through(&proxy);

@@ -8,13 +8,19 @@ use bed::signals::Unlimited;
 use bed::site::Site;
 use bed::{PATIENCE, condition, of};
 
+on_versions! {
+    trixie: alive_while_its_object_is_deleted;
+    sid: alive_while_its_object_is_abandoned;
+    long: landing_late_before_it_counts_as_dead;
+}
+
 /// The submit limit below, and what the schedd's clock, which counts whole seconds, may add to it.
 const TOO_LATE: Duration = Duration::from_secs(5 + 10);
 
 /// `late_is_no_job`, `remove_extra`: jobs whose files come too late are seen before their submitter counts as dead. They do
 /// not count, and they do not stay: while they do, there is no other attempt. The schedd, which would remove them by itself
 /// after a while, does not look.
-pub fn landing_late_before_it_counts_as_dead(version: Version) {
+fn landing_late_before_it_counts_as_dead(version: Version) {
     let limits = ["--submit-limit=5s", "--submit-limit-max=5s", "--late-margin=0s", "--dead-margin=30s"];
     let site = Site::with(version, "PERIODIC_EXPR_INTERVAL = 3600\n", &limits);
     site.bed.pool.set_start(false).unwrap();
@@ -48,7 +54,7 @@ pub fn landing_late_before_it_counts_as_dead(version: Version) {
 }
 
 /// `wait_for_submitter`: nothing is removed, and nothing is let go, while a submitter may still bring jobs in.
-pub fn alive_while_its_object_is_deleted(version: Version) {
+fn alive_while_its_object_is_deleted(version: Version) {
     let site = Site::with(version, "", &["--submit-limit=40s", "--submit-limit-max=40s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -73,7 +79,7 @@ pub fn alive_while_its_object_is_deleted(version: Version) {
 }
 
 /// An object that is abandoned is not let go while a tool runs for it, and its jobs are removed once before it goes.
-pub fn alive_while_its_object_is_abandoned(version: Version) {
+fn alive_while_its_object_is_abandoned(version: Version) {
     let site = Site::with(version, "", &["--submit-limit=20s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();

@@ -8,6 +8,10 @@ use testbed::{Account, PoolOptions, Scratch, Version};
 use crate::upgrade::old::{FINALIZER, Old, wait_says};
 use bed::{Bed, is_true};
 
+on_versions! {
+    sid: its_commands_work;
+}
+
 /// The blocks that are to be run, in order.
 fn blocks() -> Vec<String> {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/upgrading.md")).unwrap();
@@ -57,7 +61,7 @@ fn run(bed: &Bed, place: &Scratch, namespace: &str, blocks: &[String]) -> String
     said
 }
 
-pub fn its_commands_work(version: Version) {
+fn its_commands_work(version: Version) {
     let blocks = blocks();
     assert_eq!(blocks.len(), 8, "the steps below are those of the document");
     let bed = Bed::new(version, &PoolOptions::default(), &[]);

@@ -6,7 +6,11 @@ use testbed::{PoolOptions, Version};
 use crate::upgrade::old::{FINALIZER, Old, wait_says};
 use bed::{Bed, condition, htcjob};
 
-pub fn nothing_is_submitted_that_may_have_been(version: Version) {
+on_versions! {
+    sid: nothing_is_submitted_that_may_have_been;
+}
+
+fn nothing_is_submitted_that_may_have_been(version: Version) {
     let bed = Bed::new(version, &PoolOptions::default(), &[]);
     let old = Old::new(&bed);
     let here = bed.namespace();

@@ -7,6 +7,11 @@ use crate::upgrade::old::{FINALIZER, Old, Submitted, wait_says};
 use bed::http::{self, Connection};
 use bed::{Bed, PATIENCE, condition, htcjob, is_true};
 
+on_versions! {
+    trixie: an_operator_that_dies_while_it_adopts, every_job_is_followed_to_its_end;
+    long: deletion_removes_exactly_its_jobs;
+}
+
 const CODES: [i64; 7] = [1, 4, 7, 14, 17, 24, 27];
 
 fn counts(object: &Value) -> (i64, i64, i64) {
@@ -32,7 +37,7 @@ fn long_gone(cluster: &str, jobs: u32) -> Submitted {
     }
 }
 
-pub fn every_job_is_followed_to_its_end(version: Version) {
+fn every_job_is_followed_to_its_end(version: Version) {
     let port = testbed::Port::reserve().unwrap();
     let listen = format!("--callback-listen=127.0.0.1:{}", port.number);
     let bed = Bed::new(version, &PoolOptions::default(), &[&listen]);
@@ -147,7 +152,7 @@ pub fn every_job_is_followed_to_its_end(version: Version) {
     old.assert_rows_kept();
 }
 
-pub fn deletion_removes_exactly_its_jobs(version: Version) {
+fn deletion_removes_exactly_its_jobs(version: Version) {
     let bed = Bed::new(version, &PoolOptions::default(), &[]);
     let old = Old::new(&bed);
     let here = bed.namespace();
@@ -212,7 +217,7 @@ const PLACES: &[&str] = &[
     "after-other-results",
 ];
 
-pub fn an_operator_that_dies_while_it_adopts(version: Version) {
+fn an_operator_that_dies_while_it_adopts(version: Version) {
     let bed = Bed::new(version, &PoolOptions::default(), &[]);
     let old = Old::new(&bed);
     let here = bed.namespace();

@@ -6,6 +6,11 @@ use crate::upgrade::old::Old;
 use bed::gates::Gates;
 use bed::{Bed, PATIENCE, condition};
 
+on_versions! {
+    sid: out_of_a_queue_with_others;
+    long: out_of_a_queue_that_is_empty_then;
+}
+
 const NEVER: &str = "requirements = (NoSuchMachine =?= true)";
 
 /// condor_qedit then says `Failed to set attribute … by constraint`, as it does of jobs of somebody else.
@@ -53,10 +58,10 @@ fn while_they_are_adopted(version: Version, others: bool) {
     );
 }
 
-pub fn out_of_a_queue_with_others(version: Version) {
+fn out_of_a_queue_with_others(version: Version) {
     while_they_are_adopted(version, true);
 }
 
-pub fn out_of_a_queue_that_is_empty_then(version: Version) {
+fn out_of_a_queue_that_is_empty_then(version: Version) {
     while_they_are_adopted(version, false);
 }

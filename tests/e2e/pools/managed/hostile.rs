@@ -11,11 +11,15 @@ use super::super::site::{delete, wait_ready, with_pool};
 use super::node::{Node, decoded};
 use super::{Cluster, POOL, apply, fixed, lasting, pool};
 
+on_versions! {
+    both: a_starter_of_its_own_has_no_file_but_its_jobs;
+}
+
 /// A starter is whatever a payload made of it, and a shadow makes links for its starter unasked. What they lead to does not come.
 ///
 /// Against 4ccb4b1: the signing key is among the input of the job, with both versions of HTCondor. So it is without
 /// `LIMIT_DIRECTORY_ACCESS` in the schedd's configuration and `LimitDirectoryAccess` of the job.
-pub fn a_starter_of_its_own_has_no_file_but_its_jobs(version: Version) {
+fn a_starter_of_its_own_has_no_file_but_its_jobs(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, guest) = (cluster.namespace(), cluster.namespace());
     Node::run(&cluster.bed, &here.name, version, |node| {

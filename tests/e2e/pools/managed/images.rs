@@ -7,6 +7,10 @@ use super::super::site::{delete, wait_ready};
 use super::node::Node;
 use super::{Cluster, IMAGE, POOL, apply, ends_well_as, fixed, lasting, pool};
 
+on_versions! {
+    trixie: each_image_gets_workers_of_its_own;
+}
+
 const OTHER: &str = "registry.example.org/tools/other:1";
 
 fn of_image(name: &str, image: &str) -> Value {
@@ -16,7 +20,7 @@ fn of_image(name: &str, image: &str) -> Value {
 }
 
 /// Workers run jobs of their image only.
-pub fn each_image_gets_workers_of_its_own(version: Version) {
+fn each_image_gets_workers_of_its_own(version: Version) {
     let cluster = Cluster::start(version, true);
     let here = cluster.namespace();
     Node::run(&cluster.bed, &here.name, version, |node| {

@@ -7,6 +7,10 @@ use super::super::site::{delete, wait_ready, with_pool};
 use super::node::Node;
 use super::{Cluster, POOL, apply, fixed, lasting, pool};
 
+on_versions! {
+    long: its_orphans_are_named_and_removed_in_the_names_of_their_namespaces;
+}
+
 /// What a table has after the ids, line by line; the ids are in the order in which the jobs were submitted.
 fn rows(said: &str, pool: &str) -> Vec<String> {
     let rows = said.lines().filter(|line| line.starts_with(pool));
@@ -17,7 +21,7 @@ fn rows(said: &str, pool: &str) -> Vec<String> {
 }
 
 /// They are counted and named, though the ledger is lost, and removed as their namespaces when a person says so, and only then.
-pub fn its_orphans_are_named_and_removed_in_the_names_of_their_namespaces(version: Version) {
+fn its_orphans_are_named_and_removed_in_the_names_of_their_namespaces(version: Version) {
     let cluster = Cluster::without_operator(version, true, &[]);
     let bed = &cluster.bed;
     let path = |folder: &str| bed::checkout().join("deploy").join(folder).display().to_string();

@@ -8,11 +8,15 @@ use super::node::Node;
 use super::users::configured_as;
 use super::{Cluster, POOL, apply, fixed, lasting, note, pool, schedd, tool, wait_workers};
 
+on_versions! {
+    trixie: its_jobs_run_again_when_their_lease_is_over;
+}
+
 /// Instead of 20 minutes, in seconds.
 const LEASE: &str = "30";
 
 /// Nobody tells HTCondor that the worker is gone. Another one takes its place at once, and when the job's lease is over the job runs there.
-pub fn its_jobs_run_again_when_their_lease_is_over(version: Version) {
+fn its_jobs_run_again_when_their_lease_is_over(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, bed) = (cluster.namespace(), &cluster.bed);
     Node::run(bed, &here.name, version, |node| {

@@ -9,6 +9,11 @@ use super::super::site::{delete, wait_ready, with_pool};
 use super::node::Node;
 use super::{Cluster, IMAGE, POOL, apply, fixed, get, pool, wait_workers};
 
+on_versions! {
+    trixie: its_workers_go_with_it_whenever_the_operator_dies;
+    sid: an_htcjob_has_workers_of_its_own;
+}
+
 const OTHER: &str = "registry.example.org/tools/other:1";
 const LABEL: &str = "htc.cern.ch/mini-cluster";
 
@@ -77,7 +82,7 @@ pub fn ends(here: &Namespace<'_>, node: &Node<'_>, name: &str) {
 }
 
 /// Its jobs run on its own workers only, and no others do; they follow its jobs, and go with them.
-pub fn an_htcjob_has_workers_of_its_own(version: Version) {
+fn an_htcjob_has_workers_of_its_own(version: Version) {
     let cluster = Cluster::start(version, true);
     let here = cluster.namespace();
     Node::run(&cluster.bed, &here.name, version, |node| {
@@ -168,7 +173,7 @@ fn refused(here: &Namespace<'_>) {
 }
 
 /// The operator dies at each step of their lives: none is made twice, no job runs twice, and none is left.
-pub fn its_workers_go_with_it_whenever_the_operator_dies(version: Version) {
+fn its_workers_go_with_it_whenever_the_operator_dies(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, bed) = (cluster.namespace(), &cluster.bed);
     Node::run(bed, &here.name, version, |node| {

@@ -11,6 +11,10 @@ use super::{Cluster, POOL, apply, fixed, mini, pool};
 use crate::kueue::stage;
 use crate::queue::site::{labelled, wait_quota};
 
+on_versions! {
+    long: its_workers_come_when_it_has_room;
+}
+
 const QUEUE: &str = "batch";
 
 fn set_quota(cluster: &Cluster, jobs: u32) {
@@ -32,7 +36,7 @@ fn looks(here: &Namespace<'_>, node: &Node<'_>, name: &str) {
 }
 
 /// Its workers come when it has room, and not before: what waits in the queue holds no machine. A job that waits for its worker uses room.
-pub fn its_workers_come_when_it_has_room(version: Version) {
+fn its_workers_come_when_it_has_room(version: Version) {
     let cluster = Cluster::with(version, true, &["--queueing=embedded"]);
     let here = cluster.namespace();
     set_quota(&cluster, 2);

@@ -8,6 +8,10 @@ use super::super::site::{delete, wait_ready};
 use super::node::Node;
 use super::{Cluster, POOL, apply, configured, ends_well, fixed, get, lasting, pool, tool};
 
+on_versions! {
+    long: its_queue_is_found_again_and_goes_if_it_is_said;
+}
+
 /// Its claim.
 const CLAIM: &str = "spool-own-schedd-0";
 
@@ -31,7 +35,7 @@ fn claim(here: &Namespace<'_>) -> Option<Value> {
 }
 
 /// The next pool of its name goes on with the queue of the one that was deleted; with `reclaim: Delete` the claim goes, too.
-pub fn its_queue_is_found_again_and_goes_if_it_is_said(version: Version) {
+fn its_queue_is_found_again_and_goes_if_it_is_said(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, bed) = (cluster.namespace(), &cluster.bed);
     Node::run(bed, &here.name, version, |node| {

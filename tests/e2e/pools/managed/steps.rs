@@ -12,6 +12,10 @@ use super::super::site::{delete, wait_ready};
 use super::node::{Node, names};
 use super::{Cluster, POOL, apply, ends_well, fixed, get, lasting, pool, wait_workers};
 
+on_versions! {
+    sid: nothing_is_made_twice_wherever_the_operator_dies;
+}
+
 /// What a pool has beside its workers.
 const OBJECTS: [&str; 12] = [
     "ConfigMap own-config",
@@ -56,7 +60,7 @@ fn signed_by_one_key(here: &Namespace<'_>) {
     }
 }
 
-pub fn nothing_is_made_twice_wherever_the_operator_dies(version: Version) {
+fn nothing_is_made_twice_wherever_the_operator_dies(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, bed) = (cluster.namespace(), &cluster.bed);
     Node::run(bed, &here.name, version, |node| {

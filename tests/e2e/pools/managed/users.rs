@@ -11,8 +11,13 @@ use super::super::site::{delete, wait_ready, with_pool};
 use super::node::Node;
 use super::{Cluster, POOL, apply, configured, configured_with, ends_well, fixed, lasting, pool, schedd, tool};
 
+on_versions! {
+    sid: each_namespace_is_a_user_of_its_own;
+    long: what_cannot_be_read_is_still_its_namespaces;
+}
+
 /// HTCondor shares the workers fairly between namespaces, and none can touch another's jobs.
-pub fn each_namespace_is_a_user_of_its_own(version: Version) {
+fn each_namespace_is_a_user_of_its_own(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, guest) = (cluster.namespace(), cluster.namespace());
     let place = format!("{}/{POOL}", here.name);
@@ -118,7 +123,7 @@ fn submitted(here: &Namespace<'_>, config: &Path, universe: &str) -> String {
 }
 
 /// A ledger that is lost and an HTCJob that nobody can decode any more: its jobs are still its namespace's, and go with it.
-pub fn what_cannot_be_read_is_still_its_namespaces(version: Version) {
+fn what_cannot_be_read_is_still_its_namespaces(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, bed) = (cluster.namespace(), &cluster.bed);
     Node::run(bed, &here.name, version, |_| {
