@@ -62,7 +62,7 @@ test-fast:
 test-model:
 	MAKEFLAGS= cargo test $(OPTIMIZED)
 
-# The names are those in docs/guarantees.md. A test is called by its module, the version and its function.
+# The names are those in docs/guarantees.md; a room's name runs all of its tests.
 one: setup ## one test on real servers
 	@test -n "$(T)" || { echo "name a test: make one T=outages::submitter::landing_late"; exit 2; }
 	cargo test $(ALL) --test e2e --no-run
@@ -94,7 +94,7 @@ cluster-setup: setup
 	$(DEBUG)/testbed setup --cluster
 
 soak: setup ## random kills, and everything checked afterwards
-	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test $(ALL) --test e2e -- --include-ignored --nocapture --test-threads=2 soak::$(VERSION)
+	HTC_SOAK_KILLS=$(or $(KILLS),60) cargo test $(ALL) --test e2e -- --include-ignored --nocapture --test-threads=2 soak::killed_at_random_every_job_runs_once::$(VERSION)
 
 model: ## how things can go wrong, explored further than in make test (some minutes)
 	HTC_MODEL=full cargo test --locked --release --package model --test model -- --nocapture --test-threads=1

@@ -7,6 +7,7 @@
 )]
 
 mod links;
+mod promises;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -142,43 +143,6 @@ fn alerts_use_metrics_that_exist() {
         used.insert(name);
     }
     assert!(used.len() >= 6, "only {used:?}");
-}
-
-/// Names of tests that stand in backquotes, as `file::test` or `file::room::test`, in the pages that say what shows a promise.
-#[test]
-fn every_test_that_is_named_exists() {
-    let sources: Vec<(String, String)> = ["src", "tests"]
-        .into_iter()
-        .flat_map(pages::files)
-        .filter(|name| pages::has_extension(name, "rs"))
-        .map(|name| (name.clone(), read(&name)))
-        .collect();
-    let mut seen = 0;
-    let mut missing = Vec::new();
-    for page in ["docs/guarantees.md", "docs/kube-runtime.md", "docs/security.md"] {
-        let text = read(page);
-        for name in text.split('`').skip(1).step_by(2).filter(|word| word.contains("::")) {
-            let rooms: Vec<&str> = name.split("::").collect();
-            let is_test = rooms.iter().all(|room| room.chars().all(|c| c.is_ascii_lowercase() || "_*".contains(c)));
-            let (Some(called), Some(room)) = (rooms.last(), rooms.iter().rev().nth(1)) else { continue };
-            if !is_test || ["file", "model"].contains(&rooms[0]) {
-                continue;
-            }
-            seen += 1;
-            let here = |path: &str| path.contains(&format!("/{room}.rs")) || path.contains(&format!("/{room}/"));
-            let found = sources.iter().any(|(path, source)| {
-                here(path)
-                    && (*called == "*"
-                        || path.ends_with(&format!("/{called}.rs"))
-                        || source.contains(&format!("fn {called}(")))
-            });
-            if !found {
-                missing.push(format!("{page}: {name}"));
-            }
-        }
-    }
-    assert!(missing.is_empty(), "{}", missing.join("\n"));
-    assert!(seen > 40, "only {seen} names were looked at");
 }
 
 /// What stands in backquotes and begins with two dashes is a flag of `htc-operator run`, but for those of `htc-operator orphans`, cargo, kubectl,

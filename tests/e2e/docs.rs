@@ -4,7 +4,7 @@
 //! run here is marked `console`, and a comment before it says why: `<!-- not run: needs a node -->`.
 
 mod deployment;
-mod promises;
+mod names;
 
 use std::time::Duration;
 

@@ -38,6 +38,10 @@ use bed::watch::Watch;
 use bed::{Bed, Namespace, PATIENCE};
 use testbed::{PoolOptions, Port, Scratch, Version, wait_for};
 
+on_versions! {
+    sid: killed_at_random_every_job_runs_once;
+}
+
 /// Kills in one round at most.
 const KILLS: usize = 20;
 /// Kills, and all of a smaller round, if `HTC_SOAK_KILLS` does not say.
@@ -229,7 +233,7 @@ fn lot(dice: &mut Dice) -> Lot {
     }
 }
 
-fn soak(version: Version) {
+fn killed_at_random_every_job_runs_once(version: Version) {
     bed::turns::take(bed::Weight::Heavy);
     let asked = std::env::var("HTC_SOAK_KILLS").ok();
     let (size, kills) = asked.map_or((SMALL, FEW_KILLS), |kills| (WHOLE, kills.parse().unwrap()));
@@ -254,19 +258,4 @@ fn soak(version: Version) {
     assert!(summary.late_holds <= summary.objects / LATE_HOLDS, "{version}: {} late holds", summary.late_holds);
     assert!(summary.places > 0, "{version}: no place was left while an operator was there");
     assert!(summary.reports.stored > 0 && summary.early > 0, "{version}: no job's report had an effect");
-}
-
-mod trixie {
-    #[test]
-    #[ignore = "the other version shows the same promises: make test-long, make soak"]
-    fn killed_at_random_every_job_runs_once() {
-        super::soak(testbed::Version::Trixie);
-    }
-}
-
-mod sid {
-    #[test]
-    fn killed_at_random_every_job_runs_once() {
-        super::soak(testbed::Version::Sid);
-    }
 }

@@ -2,6 +2,7 @@
 //!
 //! In `make test`, those that are `both`, in which what HTCondor says or does differs between the versions, run with both; most run with one
 //! version; and those that are `long` are left to `make test-long`, which runs all with both.
+//! Those with `kueue` run there, too, with the older version alone.
 //! `docs/decisions/0053-make-test-shows-each-promise-once.md` says which test is what.
 
 /// Makes a module for each scenario of a file, with a test for each version.
@@ -24,6 +25,9 @@ macro_rules! on_versions {
     (@long $scenario:ident) => {
         on_versions!(@test trixie Trixie $scenario "another test shows the same promise: make test-long");
         on_versions!(@test sid Sid $scenario "another test shows the same promise: make test-long");
+    };
+    (@kueue $scenario:ident) => {
+        on_versions!(@test trixie Trixie $scenario "make test-long: Kueue is built from source for it");
     };
     (@test $name:ident $version:ident $scenario:ident $($why:literal)?) => {
         #[test]

@@ -26,6 +26,7 @@ pub mod gates;
 pub mod http;
 pub mod looks;
 pub mod mortal;
+pub mod names;
 pub mod namespace;
 pub mod pages;
 pub mod person;

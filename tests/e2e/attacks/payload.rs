@@ -9,8 +9,10 @@ use bed::{Bed, Promise, condition, htcjob, is_true, of};
 on_versions! {
     both: an_image_that_is_the_node_is_refused, what_a_payload_says_of_its_use_is_not_in_the_ad;
     trixie: a_later_run_is_not_what_an_earlier_one_wrote;
-    sid: a_link_brings_nothing_of_another_namespaces_job, a_link_brings_nothing_from_outside_of_the_container;
-    long: a_link_leads_job_sh_nowhere;
+    sid:
+        a_link_brings_nothing_of_another_namespaces_job,
+        a_link_brings_nothing_from_outside_of_the_container,
+        a_link_leads_job_sh_nowhere;
 }
 
 const BEFORE: &str = "as it was";

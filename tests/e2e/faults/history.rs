@@ -9,7 +9,7 @@ use bed::site::Site;
 use bed::{Namespace, PATIENCE};
 
 on_versions! {
-    long: hanging;
+    trixie: hanging;
 }
 
 /// From creation to the end.

@@ -9,7 +9,8 @@ use bed::PATIENCE;
 use bed::site::{PROMPT, Site};
 
 on_versions! {
-    long: old_or_lost_at_the_start, taken_away_while_the_operator_runs;
+    trixie: old_or_lost_at_the_start;
+    sid: taken_away_while_the_operator_runs;
 }
 
 /// So that the wait for an earlier operator's submitter is short.

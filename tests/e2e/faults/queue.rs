@@ -11,13 +11,12 @@ use bed::site::Site;
 use bed::{Namespace, OFTEN, PATIENCE, condition, ids, is_true, of};
 
 on_versions! {
-    trixie: one_answer_that_shows_nothing, lost_and_begun_anew;
-    sid: history_too_short;
-    long:
-        a_look_at_few_that_shows_nothing,
+    trixie:
+        one_answer_that_shows_nothing,
+        lost_and_begun_anew,
         a_first_answer_that_shows_nothing,
-        lost_before_anybody_looked,
         seen_by_somebody_else;
+    sid: history_too_short, a_look_at_few_that_shows_nothing, lost_before_anybody_looked;
 }
 
 /// Whether the jobs of `uid` run, each in its first start: nothing has touched them.

@@ -13,8 +13,8 @@ use bed::dice::Dice;
 use bed::site::{Site, says};
 
 on_versions! {
-    sid: killed_while_it_is_handed_jobs;
-    long: out_of_reach, hanging_for_longer_than_every_limit;
+    trixie: out_of_reach;
+    sid: killed_while_it_is_handed_jobs, hanging_for_longer_than_every_limit;
 }
 
 /// Limits that are over within seconds.

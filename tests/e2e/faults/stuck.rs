@@ -12,8 +12,7 @@ use bed::site::Site;
 use bed::{Namespace, PATIENCE, is_true, of};
 
 on_versions! {
-    sid: abandoned_and_orphaned;
-    long: each_says_why;
+    sid: abandoned_and_orphaned, each_says_why;
 }
 
 /// One way to wait.

@@ -13,7 +13,8 @@ on_versions! {
         a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own,
         an_impossible_time_stops_nobody,
         its_pods_are_restricted;
-    long: a_job_that_takes_the_name_is_not_tried_without_end, a_config_map_with_another_script_is_not_run;
+    sid: a_config_map_with_another_script_is_not_run;
+    long: a_job_that_takes_the_name_is_not_tried_without_end;
 }
 
 fn owner(name: &str, uid: &str) -> Value {

@@ -10,7 +10,8 @@ use crate::queue::site::{labelled, wait_quota};
 
 on_versions! {
     trixie: one_quota_counts_both_backends, what_is_resumed_by_hand_gets_no_room;
-    long: pods_that_are_left_keep_their_room, killed_while_it_gives_room, suspended_it_gives_room_back_and_waits_for_it;
+    sid: killed_while_it_gives_room;
+    long: pods_that_are_left_keep_their_room, suspended_it_gives_room_back_and_waits_for_it;
 }
 
 fn start(version: Version, jobs: u32) -> Stage {

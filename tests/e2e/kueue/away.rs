@@ -6,7 +6,11 @@ use testbed::Version;
 
 use super::stage::Stage;
 
-pub fn nothing_starts_and_nothing_is_touched_until_it_is_back(version: Version) {
+on_versions! {
+    kueue: nothing_starts_and_nothing_is_touched_until_it_is_back;
+}
+
+fn nothing_starts_and_nothing_is_touched_until_it_is_back(version: Version) {
     let stage = Stage::start(version);
     let bed = &stage.site.bed;
     stage.cluster_queue("pool", 2, &json!({}));

@@ -7,8 +7,15 @@ use testbed::{Version, wait_for};
 use super::stage::{Stage, is, wait_no_workloads, workloads};
 use crate::queue::site::{wait_quota, wait_state};
 
+on_versions! {
+    kueue:
+        a_lost_ledger_goes_by_what_is_admitted,
+        deleted_while_it_waits_runs_or_is_preempted,
+        its_time_is_over_and_its_quota_is_given_back;
+}
+
 /// Their Workloads go with them, and their quota goes to the next, whoever looks and however they are deleted.
-pub fn deleted_while_it_waits_runs_or_is_preempted(version: Version) {
+fn deleted_while_it_waits_runs_or_is_preempted(version: Version) {
     let stage = Stage::start(version);
     let bed = &stage.site.bed;
     stage.cluster_queue("pool", 1, &json!({ "preemption": { "withinClusterQueue": "LowerPriority" } }));
@@ -59,7 +66,7 @@ pub fn deleted_while_it_waits_runs_or_is_preempted(version: Version) {
 }
 
 /// What waits for Kueue has no `startTime`.
-pub fn its_time_is_over_and_its_quota_is_given_back(version: Version) {
+fn its_time_is_over_and_its_quota_is_given_back(version: Version) {
     let stage = Stage::start(version);
     stage.cluster_queue("pool", 1, &json!({}));
     let here = stage.namespace("pool");
@@ -90,7 +97,7 @@ pub fn its_time_is_over_and_its_quota_is_given_back(version: Version) {
 }
 
 /// What Kueue has admitted and what HTCondor has is known without a ledger: nothing runs twice, or beside what is admitted.
-pub fn a_lost_ledger_goes_by_what_is_admitted(version: Version) {
+fn a_lost_ledger_goes_by_what_is_admitted(version: Version) {
     let stage = Stage::start(version);
     let bed = &stage.site.bed;
     stage.cluster_queue("pool", 1, &json!({ "preemption": { "withinClusterQueue": "LowerPriority" } }));

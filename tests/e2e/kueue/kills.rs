@@ -8,6 +8,10 @@ use testbed::{Version, wait_for};
 use super::stage::{Stage, is, local_queue, wait_no_workloads, workloads};
 use crate::queue::site::wait_quota;
 
+on_versions! {
+    kueue: killed_at_every_write, killed_at_every_change_that_users_bring;
+}
+
 /// Those that only lives with Kueue meet.
 pub const POINTS: &[Point] =
     &[Point::BeforeWorkloadMade, Point::AfterWorkloadMade, Point::BeforeWorkloadChanged, Point::AfterWorkloadChanged];
@@ -17,7 +21,7 @@ fn changes(count: usize) -> impl Iterator<Item = String> {
     std::iter::repeat_n(["before-workload-changed", "after-workload-changed"], count).flatten().map(str::to_owned)
 }
 
-pub fn killed_at_every_write(version: Version) {
+fn killed_at_every_write(version: Version) {
     let stage = Stage::start(version);
     let bed = &stage.site.bed;
     stage.cluster_queue("pool", 1, &json!({ "preemption": { "withinClusterQueue": "LowerPriority" } }));
@@ -65,7 +69,7 @@ pub fn killed_at_every_write(version: Version) {
 }
 
 /// Suspended and resumed, in another queue and in none, deleted.
-pub fn killed_at_every_change_that_users_bring(version: Version) {
+fn killed_at_every_change_that_users_bring(version: Version) {
     let stage = Stage::start(version);
     let bed = &stage.site.bed;
     stage.cluster_queue("pool", 1, &json!({}));

@@ -7,7 +7,11 @@ use testbed::{Version, wait_for};
 use super::stage::{Stage, local_queue, told, wait_no_workloads};
 use crate::queue::site::{labelled, wait_quota, wait_state};
 
-pub fn admitted_submitted_finished(version: Version) {
+on_versions! {
+    kueue: admitted_submitted_finished, what_waits_says_why_in_the_words_of_kueue;
+}
+
+fn admitted_submitted_finished(version: Version) {
     let stage = Stage::start(version);
     stage.cluster_queue("pool", 2, &json!({}));
     let here = stage.namespace("pool");
@@ -46,7 +50,7 @@ pub fn admitted_submitted_finished(version: Version) {
     assert_eq!(stage.open(), 0);
 }
 
-pub fn what_waits_says_why_in_the_words_of_kueue(version: Version) {
+fn what_waits_says_why_in_the_words_of_kueue(version: Version) {
     let stage = Stage::start(version);
     let bed = &stage.site.bed;
     stage.cluster_queue("pool", 1, &json!({}));

@@ -7,7 +7,11 @@ use testbed::Version;
 use super::stage::Stage;
 use crate::queue::site::{labelled, wait_quota};
 
-pub fn as_many_as_are_admitted_and_what_is_over_goes_to_others(version: Version) {
+on_versions! {
+    kueue: as_many_as_are_admitted_and_what_is_over_goes_to_others;
+}
+
+fn as_many_as_are_admitted_and_what_is_over_goes_to_others(version: Version) {
     let stage = Stage::start(version);
     stage.cluster_queue("pool", 3, &json!({}));
     let here = stage.namespace("pool");

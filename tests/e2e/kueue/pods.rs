@@ -9,6 +9,15 @@ use crate::kubernetes_backend::kubelet::Kubelet;
 use crate::kubernetes_backend::stage::{Owned as _, pods};
 use crate::queue::site::{labelled, wait_quota, wait_state};
 
+on_versions! {
+    kueue:
+        one_cluster_queue_admits_both_backends,
+        preempted_once_no_pod_is_left,
+        suspended_deactivated_and_made_again,
+        killed_with_pods_at_every_write,
+        kueue_that_manages_every_job_is_told_whose_they_are;
+}
+
 const BY_PRIORITY: &str = r#"{ "preemption": { "withinClusterQueue": "LowerPriority" } }"#;
 
 /// So many Pods of one core each, in the LocalQueue `batch`.
@@ -44,7 +53,7 @@ fn never_more_than(here: &Namespace<'_>, quota: usize, story: impl FnOnce()) {
     assert_eq!(most, quota);
 }
 
-pub fn one_cluster_queue_admits_both_backends(version: Version) {
+fn one_cluster_queue_admits_both_backends(version: Version) {
     let stage = Stage::with_pods(version, 1, 2, &json!({}));
     let here = namespace(&stage);
     never_more_than(&here, 2, || {
@@ -99,7 +108,7 @@ pub fn one_cluster_queue_admits_both_backends(version: Version) {
     wait_no_workloads(&here);
 }
 
-pub fn preempted_once_no_pod_is_left(version: Version) {
+fn preempted_once_no_pod_is_left(version: Version) {
     let stage = Stage::with_pods(version, 0, 1, &serde_json::from_str(BY_PRIORITY).unwrap());
     let bed = &stage.site.bed;
     let here = namespace(&stage);
@@ -148,7 +157,7 @@ pub fn preempted_once_no_pod_is_left(version: Version) {
     wait_no_workloads(&here);
 }
 
-pub fn suspended_deactivated_and_made_again(version: Version) {
+fn suspended_deactivated_and_made_again(version: Version) {
     let stage = Stage::with_pods(version, 0, 1, &json!({}));
     let here = namespace(&stage);
     let runs = || here.wait_pods("one", |pods| pods.len() == 1);
@@ -189,7 +198,7 @@ pub fn suspended_deactivated_and_made_again(version: Version) {
     stage.wait_used("pool", 0);
 }
 
-pub fn killed_with_pods_at_every_write(version: Version) {
+fn killed_with_pods_at_every_write(version: Version) {
     let stage = Stage::with_pods(version, 0, 1, &serde_json::from_str(BY_PRIORITY).unwrap());
     let here = namespace(&stage);
     let places = [
@@ -232,7 +241,7 @@ pub fn killed_with_pods_at_every_write(version: Version) {
 }
 
 /// A Kueue that queues every Job by itself, and a LocalQueue that is the default: the Job of an HTCJob is left to its Workload.
-pub fn kueue_that_manages_every_job_is_told_whose_they_are(version: Version) {
+fn kueue_that_manages_every_job_is_told_whose_they_are(version: Version) {
     let own = ["kube-system", "kueue-system"];
     let configuration = json!({
         "manageJobsWithoutQueueName": true,

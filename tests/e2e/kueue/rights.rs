@@ -12,9 +12,13 @@ use crate::deploy::manifests::{container, each, render_with};
 use crate::deploy::rights::{self, Right};
 use crate::queue::site::{labelled, wait_quota};
 
+on_versions! {
+    kueue: all_are_needed_and_suffice;
+}
+
 const COMPONENT: &str = "../../components/kueue";
 
-pub fn all_are_needed_and_suffice(version: Version) {
+fn all_are_needed_and_suffice(version: Version) {
     let stage = Stage::new(version, &KubeOptions { audit: true, ..KubeOptions::default() });
     let bed = &stage.site.bed;
     let overlay = render_with("overlays/local", COMPONENT);

@@ -7,7 +7,14 @@ use testbed::Version;
 use super::stage::{Stage, is, patch_workload, told, wait_no_workloads};
 use crate::queue::site::{wait_quota, wait_state};
 
-pub fn preempted_by_priority_once_it_is_proved_that_none_runs(version: Version) {
+on_versions! {
+    kueue:
+        preempted_by_priority_once_it_is_proved_that_none_runs,
+        deactivated_by_a_person_and_by_suspend,
+        deleted_by_hand_it_is_made_again;
+}
+
+fn preempted_by_priority_once_it_is_proved_that_none_runs(version: Version) {
     let stage = Stage::start(version);
     let bed = &stage.site.bed;
     stage.cluster_queue("pool", 1, &json!({ "preemption": { "withinClusterQueue": "LowerPriority" } }));
@@ -58,7 +65,7 @@ pub fn preempted_by_priority_once_it_is_proved_that_none_runs(version: Version) 
     stage.wait_used("pool", 0);
 }
 
-pub fn deactivated_by_a_person_and_by_suspend(version: Version) {
+fn deactivated_by_a_person_and_by_suspend(version: Version) {
     let stage = Stage::start(version);
     let bed = &stage.site.bed;
     stage.cluster_queue("pool", 1, &json!({}));
@@ -113,7 +120,7 @@ pub fn deactivated_by_a_person_and_by_suspend(version: Version) {
     stage.wait_used("pool", 0);
 }
 
-pub fn deleted_by_hand_it_is_made_again(version: Version) {
+fn deleted_by_hand_it_is_made_again(version: Version) {
     let stage = Stage::start(version);
     let bed = &stage.site.bed;
     stage.cluster_queue("pool", 1, &json!({}));

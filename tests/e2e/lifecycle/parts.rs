@@ -11,7 +11,7 @@ use bed::{Bed, PATIENCE, UNTIL_LET_GO, beside, htcjob, is_true, of};
 on_versions! {
     both: each_job_gets_its_item;
     trixie: parallelism_can_be_changed, too_many_failures_end_the_rest;
-    long: no_more_at_a_time_than_parallelism;
+    sid: no_more_at_a_time_than_parallelism;
 }
 
 /// What would mean something to condor_submit, to a shell, or in a list.

@@ -10,7 +10,7 @@ use bed::PATIENCE;
 use bed::site::Site;
 
 on_versions! {
-    long: read_only;
+    trixie: read_only;
 }
 
 fn read_only(version: Version) {

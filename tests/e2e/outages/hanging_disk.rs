@@ -10,8 +10,8 @@ use bed::site::{PROMPT, Site};
 use bed::{Namespace, PATIENCE, is_true};
 
 on_versions! {
+    trixie: lets_another_operator_lead;
     sid: holds_up_an_operator_that_is_started_again;
-    long: lets_another_operator_lead;
 }
 
 /// So that the wait for an earlier operator's submitter is short.

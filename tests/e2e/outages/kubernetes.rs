@@ -6,7 +6,7 @@ use bed::PATIENCE;
 use bed::site::{PROMPT, Site};
 
 on_versions! {
-    long: api_server_killed_while_there_is_news;
+    trixie: api_server_killed_while_there_is_news;
 }
 
 fn api_server_killed_while_there_is_news(version: Version) {

@@ -12,8 +12,8 @@ use bed::site::Site;
 use bed::{PATIENCE, is_true, of};
 
 on_versions! {
-    sid: one_ledger_for_two, a_lease_that_cannot_be_renewed;
-    long: a_ledger_each, an_old_copy_of_the_ledger;
+    trixie: an_old_copy_of_the_ledger;
+    sid: one_ledger_for_two, a_lease_that_cannot_be_renewed, a_ledger_each;
 }
 
 /// A Lease that is soon free.

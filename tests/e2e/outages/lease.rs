@@ -12,9 +12,8 @@ use bed::site::Site;
 use bed::{Namespace, PATIENCE, is_true};
 
 on_versions! {
-    trixie: renewals_without_an_answer;
-    sid: one_identity_twice;
-    long: deleted_and_edited, two_copies_of_one_ledger;
+    trixie: renewals_without_an_answer, deleted_and_edited;
+    sid: one_identity_twice, two_copies_of_one_ledger;
 }
 
 /// Where nobody is to lose the Lease for a moment's stall.

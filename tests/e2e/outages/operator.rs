@@ -6,7 +6,8 @@ use bed::PATIENCE;
 use bed::site::{PROMPT, Site};
 
 on_versions! {
-    long: stopped_at_any_point_it_goes_on, killed_at_any_point_it_goes_on;
+    sid: stopped_at_any_point_it_goes_on;
+    long: killed_at_any_point_it_goes_on;
 }
 
 #[derive(Clone, Copy)]

@@ -13,8 +13,9 @@ use rustix::process::Signal;
 use testbed::{Version, wait_for};
 
 on_versions! {
-    sid: from_a_dead_submitter;
-    long: from_an_orphan_that_lives, on_another_machine, with_all_accepted;
+    trixie: from_an_orphan_that_lives;
+    sid: from_a_dead_submitter, on_another_machine;
+    long: with_all_accepted;
 }
 
 /// From the start of the operator until what a dead submitter has left is submitted again, or let go.

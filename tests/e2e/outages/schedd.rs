@@ -8,12 +8,8 @@ use bed::site::{Site, says};
 use bed::{PATIENCE, is_true};
 
 on_versions! {
-    trixie: hanging_while_it_is_submitted_to;
-    long:
-        down_at_the_start_and_going_down,
-        refusing_the_jobs,
-        killed_while_it_takes_in_the_files,
-        refusing_the_credentials;
+    trixie: hanging_while_it_is_submitted_to, down_at_the_start_and_going_down, refusing_the_jobs;
+    sid: refusing_the_credentials, killed_while_it_takes_in_the_files;
 }
 
 /// Retries that are waited for: one Event for all of them.

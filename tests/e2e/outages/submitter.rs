@@ -13,8 +13,7 @@ use bed::{Bed, PATIENCE};
 
 on_versions! {
     trixie: landing_late;
-    sid: outliving_the_operator;
-    long: killed_by_somebody_else;
+    sid: outliving_the_operator, killed_by_somebody_else;
 }
 
 /// The submit limit of a bed's operator, and how much later the submitter counts as dead.

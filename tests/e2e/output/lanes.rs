@@ -11,11 +11,9 @@ use bed::PATIENCE;
 use bed::site::{Site, says};
 
 on_versions! {
+    trixie: one_that_hangs_holds_up_no_hold_release_or_deadline;
     sid: one_that_hangs_holds_up_no_deletion;
-    long:
-        many_that_fail_share_one_limit,
-        one_that_fails_holds_up_no_other,
-        one_that_hangs_holds_up_no_hold_release_or_deadline;
+    long: many_that_fail_share_one_limit, one_that_fails_holds_up_no_other;
 }
 
 const OTHERS: [&str; 3] = ["one", "two", "three"];

@@ -24,7 +24,6 @@ use bed::{ACCOUNT, Bed, Namespace, PATIENCE, htcjob, is_true};
 use super::site::{delete, find, wait_gone, wait_ready, wait_ready_says, with_pool};
 use node::{Node, names, services};
 
-pub use queued::its_workers_come_when_kueue_admits_it;
 pub use steps::LETS_GO;
 
 on_versions! {

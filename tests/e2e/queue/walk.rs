@@ -8,9 +8,8 @@ use bed::{Namespace, PATIENCE, beside, is_true};
 use super::site::{Queued, wait_quota, wait_state};
 
 on_versions! {
-    trixie: as_in_the_seed, killed_while_it_gives_room;
+    trixie: as_in_the_seed, killed_while_it_gives_room, a_lost_ledger_goes_on_with_what_waits;
     sid: a_lost_ledger_counts_what_htcondor_has;
-    long: a_lost_ledger_goes_on_with_what_waits;
 }
 
 /// docs/queues.md names the seed's steps beside these.

@@ -9,8 +9,7 @@ use bed::site::Site;
 use bed::{LONG_SUBMISSIONS, PATIENCE, ids, of};
 
 on_versions! {
-    trixie: behind_another_schedd;
-    long: second_of_an_index;
+    trixie: behind_another_schedd, second_of_an_index;
 }
 
 /// `remove_extra`: of two jobs of one index the one that is recorded stays.

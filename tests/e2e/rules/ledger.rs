@@ -9,7 +9,7 @@ use bed::{LONG_SUBMISSIONS, PATIENCE};
 
 on_versions! {
     trixie: copied_after_the_last_renewal;
-    long: another_ones_claim;
+    sid: another_ones_claim;
 }
 
 fn ledger_files(site: &Site) -> [std::path::PathBuf; 2] {

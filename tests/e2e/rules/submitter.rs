@@ -10,8 +10,7 @@ use bed::{PATIENCE, condition, of};
 
 on_versions! {
     trixie: alive_while_its_object_is_deleted;
-    sid: alive_while_its_object_is_abandoned;
-    long: landing_late_before_it_counts_as_dead;
+    sid: alive_while_its_object_is_abandoned, landing_late_before_it_counts_as_dead;
 }
 
 /// The submit limit below, and what the schedd's clock, which counts whole seconds, may add to it.

@@ -8,7 +8,7 @@ use super::node::Node;
 use super::{Cluster, POOL, apply, fixed, lasting, pool};
 
 on_versions! {
-    long: its_orphans_are_named_and_removed_in_the_names_of_their_namespaces;
+    trixie: its_orphans_are_named_and_removed_in_the_names_of_their_namespaces;
 }
 
 /// What a table has after the ids, line by line; the ids are in the order in which the jobs were submitted.

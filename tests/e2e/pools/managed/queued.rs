@@ -13,6 +13,7 @@ use crate::queue::site::{labelled, wait_quota};
 
 on_versions! {
     long: its_workers_come_when_it_has_room;
+    kueue: its_workers_come_when_kueue_admits_it;
 }
 
 const QUEUE: &str = "batch";
@@ -80,7 +81,7 @@ fn its_workers_come_when_it_has_room(version: Version) {
 }
 
 /// The same with Kueue: what it preempts is held, and a worker without jobs is no job.
-pub fn its_workers_come_when_kueue_admits_it(version: Version) {
+fn its_workers_come_when_kueue_admits_it(version: Version) {
     let cluster = Cluster::without_operator(version, true, &["--queueing=kueue", "--kueue-resources=jobs"]);
     let bed = &cluster.bed;
     let _kueue = Kueue::start(&bed.kube).unwrap();

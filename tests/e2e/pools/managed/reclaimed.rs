@@ -9,7 +9,7 @@ use super::node::Node;
 use super::{Cluster, POOL, apply, configured, ends_well, fixed, get, lasting, pool, tool};
 
 on_versions! {
-    long: its_queue_is_found_again_and_goes_if_it_is_said;
+    sid: its_queue_is_found_again_and_goes_if_it_is_said;
 }
 
 /// Its claim.

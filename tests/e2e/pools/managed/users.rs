@@ -12,8 +12,7 @@ use super::node::Node;
 use super::{Cluster, POOL, apply, configured, configured_with, ends_well, fixed, lasting, pool, schedd, tool};
 
 on_versions! {
-    sid: each_namespace_is_a_user_of_its_own;
-    long: what_cannot_be_read_is_still_its_namespaces;
+    sid: each_namespace_is_a_user_of_its_own, what_cannot_be_read_is_still_its_namespaces;
 }
 
 /// HTCondor shares the workers fairly between namespaces, and none can touch another's jobs.
