@@ -33,13 +33,14 @@ pub fn below(folder: &str) -> BTreeMap<String, bool> {
     let mut tests = BTreeMap::new();
     for path in pages::files(folder).into_iter().filter(|path| pages::has_extension(path, "rs")) {
         let inner = &path[folder.len() + 1..path.len() - ".rs".len()];
-        let modules = inner.split('/').filter(|word| !["lib", "main", "mod"].contains(word));
-        tests.extend(of_a_file(&pages::read(&path), modules.map(str::to_owned).collect()));
+        let modules: Vec<String> =
+            inner.split('/').filter(|word| !["lib", "main", "mod"].contains(word)).map(str::to_owned).collect();
+        tests.extend(of_a_file(&pages::read(&path), &modules));
     }
     tests
 }
 
-fn of_a_file(source: &str, file: Vec<String>) -> Vec<(String, bool)> {
+fn of_a_file(source: &str, file: &[String]) -> Vec<(String, bool)> {
     let mut tests = Vec::new();
     // Modules within the file, each with its depth.
     let mut modules: Vec<(usize, String)> = Vec::new();
@@ -140,6 +141,6 @@ fn last() {}
             ("last", true),
         ];
         let is = is.map(|(name, runs)| (format!("room::file::{name}"), runs));
-        assert_eq!(of_a_file(source, vec!["room".to_owned(), "file".to_owned()]), is);
+        assert_eq!(of_a_file(source, &["room", "file"].map(str::to_owned)), is);
     }
 }
