@@ -4,6 +4,7 @@
 //! processes, names and messages: whatever a node leaves behind there is gone with it. Only its cgroups are the machine's.
 //! It needs root.
 
+mod accounts;
 mod cgroups;
 mod dns;
 mod idle;
@@ -58,6 +59,8 @@ const OUTSIDE: &str = "outside";
 pub enum Part {
     /// `HTCJob`s in a pool outside the cluster, and the operator's pod killed.
     Operator,
+    /// Pools whose daemons are root, with accounts of their users.
+    Accounts,
     /// docs/pools.md, step by step.
     Pool,
     /// A pool without workers: some come for jobs and go after them, and images that cannot be workers are named.

@@ -29,6 +29,9 @@ const TOOL: Duration = Duration::from_mins(1);
 /// From the end of stdin to the end of all daemons, jobs included.
 const STOP: Duration = Duration::from_secs(20);
 
+/// In the pool's mount namespace its accounts are the machine's.
+const ACCOUNTS: &str = "mount --bind passwd /etc/passwd && mount --bind group /etc/group";
+
 const CONFIG: &str = include_str!("pool.conf");
 
 /// Where daemons write their addresses, as CONFIG says.
@@ -74,7 +77,13 @@ pub struct PoolOptions {
     pub extra_config: String,
     /// Where the daemons listen, instead of on loopback: an address of a private network namespace.
     pub address: Option<Ipv4Addr>,
+    /// Accounts of the machine that jobs run under, each those of the user of that name: the daemons are root, as at a site. Without any, all
+    /// is one unprivileged account's.
+    pub accounts: Vec<&'static str>,
 }
+
+/// User id of the first of [`PoolOptions::accounts`].
+pub(crate) const FIRST_ACCOUNT: u32 = 20001;
 
 impl PoolOptions {
     /// In a private network namespace, at this address of it.
@@ -92,6 +101,8 @@ pub struct Pool {
     release: PathBuf,
     home: PathBuf,
     address: Ipv4Addr,
+    /// Whether the daemons are root.
+    is_root: bool,
     _port: Port,
     /// Where it listens: at its own port, unless addresses were exchanged.
     port: AtomicU16,
@@ -105,6 +116,7 @@ impl Pool {
     /// Starts a pool with an empty queue; returns when a slot and the schedd can be seen.
     pub fn start(assets: &Assets, version: Version, options: &PoolOptions) -> Result<Self> {
         assets.must_be_reachable()?;
+        let is_root = !options.accounts.is_empty();
         let account = Account::unprivileged();
         let scratch = Scratch::new()?;
         let home = scratch.dir("pool")?;
@@ -137,13 +149,28 @@ impl Pool {
         }
         let address = options.address.unwrap_or(Ipv4Addr::LOCALHOST);
         let _ = writeln!(config, "NETWORK_INTERFACE = {address}\nCONDOR_HOST = {address}");
+        if is_root {
+            // No cgroups: they would outlive the pool's namespaces.
+            let _ = writeln!(
+                config,
+                "CONDOR_IDS = {}.{}\nTRUST_UID_DOMAIN = true\nBASE_CGROUP =",
+                account.uid, account.gid
+            );
+            write_accounts(&home, &options.accounts)?;
+        }
         config.push_str(&options.extra_config);
         config.push('\n');
         account.write(&home.join("condor_config"), config, 0o644)?;
+        // HTCondor takes secrets of its own account only.
+        let account = if is_root { Account::caller() } else { account };
+        for secrets in ["cred", "passwords.d", "tokens.d"] {
+            account.own(&home.join(secrets))?;
+        }
         account.write(&home.join("passwords.d/POOL"), random_bytes()?, 0o600)?;
         let (at, starts) = (AtomicU16::new(port.number), AtomicBool::new(true));
         let daemons = Mutex::new(None);
-        let pool = Self { daemons, version, release, home, address, _port: port, port: at, starts, schedd, scratch };
+        let pool =
+            Self { daemons, version, release, home, address, is_root, _port: port, port: at, starts, schedd, scratch };
         pool.write_local()?;
         pool.start_again()?;
         Ok(pool)
@@ -151,13 +178,14 @@ impl Pool {
 
     /// Starts the daemons after [`Pool::stop`]: same address, same queue.
     pub fn start_again(&self) -> Result<()> {
-        let account = Account::unprivileged();
+        let account = self.account();
+        let init = if self.is_root { format!("{ACCOUNTS} && {INIT}") } else { INIT.to_owned() };
         let script = Spec::new("unshare", self.scratch.path().join("pool.log"))
             .privileged()
-            .args(if account.drops { None } else { Some("--map-current-user") })
+            .args(if account.drops || self.is_root { None } else { Some("--map-current-user") })
             .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "setpriv"])
             .args(account.setpriv())
-            .args(["--pdeathsig", "KILL", "sh", "-c", INIT])
+            .args(["--pdeathsig", "KILL", "sh", "-c", &init])
             .current_dir(&self.home)
             .env("PATH", self.path())
             .env("HOME", self.home.join("home"))
@@ -169,6 +197,11 @@ impl Pool {
         *self.daemons() = Some(Owned::spawn(&script)?);
         wait_for(&format!("the HTCondor pool ({})", self.version), READY, || self.look())
             .map_err(|error| self.explained(&error))
+    }
+
+    /// The account of the daemons, and of the tools beside them.
+    fn account(&self) -> Account {
+        if self.is_root { Account::caller() } else { Account::unprivileged() }
     }
 
     /// `Err` says what cannot be seen yet.
@@ -346,7 +379,7 @@ impl Pool {
     /// One of HTCondor's tools beside the daemons, with all rights.
     #[must_use]
     pub fn command(&self, name: &str) -> Command {
-        let mut command = Account::unprivileged().command(&self.tool_path(name));
+        let mut command = self.account().command(&self.tool_path(name));
         command
             .env_clear()
             .env("PATH", self.path())
@@ -448,6 +481,23 @@ fn kill_all(daemons: &Owned) -> Result<()> {
             .find(|pid| Path::new(&format!("/proc/{pid}")).exists())
             .map_or(Ok(()), |pid| Err(format!("{pid} is still there")))
     })
+}
+
+/// The files that [`ACCOUNTS`] puts in place, and a home for each account.
+fn write_accounts(home: &Path, accounts: &[&str]) -> Result<()> {
+    let (mut passwd, mut group) = (String::from("root:x:0:0::/root:/bin/sh\n"), String::from("root:x:0:\n"));
+    let mut add = |name: &str, id: u32, home: &Path| {
+        let _ = writeln!(passwd, "{name}:x:{id}:{id}::{}:/bin/sh", home.display());
+        let _ = writeln!(group, "{name}:x:{id}:");
+    };
+    add("nobody", Account::unprivileged().uid, home);
+    for (name, id) in accounts.iter().zip(FIRST_ACCOUNT..) {
+        let folder = home.join(format!("home-{name}"));
+        Account { uid: id, gid: id, drops: true }.make_dir(&folder, 0o755)?;
+        add(name, id, &folder);
+    }
+    Account::caller().write(&home.join("passwd"), passwd, 0o644)?;
+    Account::caller().write(&home.join("group"), group, 0o644)
 }
 
 /// A signing key for tokens.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::site::Site;
 use super::{ADDRESS, Cluster, Part};
-use super::{idle, kills, lost_node, mini_cluster, pods_page, pool_from_none, pool_page};
+use super::{accounts, idle, kills, lost_node, mini_cluster, pods_page, pool_from_none, pool_page};
 use crate::demo::{failed, run, say};
 use crate::error::{Doing as _, Result};
 use crate::pool::{Pool, PoolOptions, Version};
@@ -47,6 +47,9 @@ impl Proof<'_> {
         self.install()?;
         if is_wanted(Part::Operator) {
             self.use_it()?;
+        }
+        if is_wanted(Part::Accounts) {
+            accounts::run(self.site)?;
         }
         if is_wanted(Part::Pool) {
             pool_page::run_page(self.site)?;
@@ -196,6 +199,8 @@ impl Proof<'_> {
             "-n htc-operator describe pods",
             "-n analysis get jobs,pods,events",
             "-n analysis describe htcjobs",
+            "-n alice describe htcjobs",
+            "-n accounts get htcpools -o yaml",
             "-n pools get htcpools -o yaml",
             "-n pools describe pods",
             "-n pools logs -l htc.cern.ch/htcpool --all-containers --prefix --tail=40",
