@@ -25,6 +25,7 @@ pub mod front;
 pub mod gates;
 pub mod http;
 pub mod looks;
+pub mod manifests;
 pub mod mortal;
 pub mod namespace;
 pub mod pages;
@@ -49,8 +50,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use testbed::{
-    Account, Assets, Client, EXAMPLES_IMAGE, Kube, KubeOptions, Owned, Pool, PoolOptions, Port, Proxy, Scratch, Spec,
-    Version, wait_for,
+    Assets, Client, EXAMPLES_IMAGE, Kube, KubeOptions, Owned, Pool, PoolOptions, Port, Scratch, Spec, Version, wait_for,
 };
 
 pub use beside::beside;
@@ -65,8 +65,8 @@ const PAYLOADS: &str = ".htc_work/run";
 /// How long anything may take that normally takes seconds: machines are noisy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The operator's own account, where deploy/ is applied as it is.
-pub const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
+/// The operator's own account, which each operator of a bed is.
+pub const ACCOUNT: &str = testbed::OPERATOR;
 
 /// A constraint for all jobs of one `HTCJob`.
 pub fn of(uid: &str) -> String {
@@ -184,10 +184,8 @@ impl Bed {
         let scratch = Scratch::new().unwrap();
         let data = scratch.dir("data").unwrap();
         let kubeconfig = scratch.path().join("kubeconfig");
-        let account = Account::unprivileged();
-        account.write(&kubeconfig, std::fs::read(kube.kubeconfig()).unwrap(), 0o600).unwrap();
         let condor = pool.client("operator").unwrap();
-        Self {
+        let bed = Self {
             reader: api::Reader::new(kube.kubeconfig()),
             kube,
             pool,
@@ -204,7 +202,10 @@ impl Bed {
             environment: Mutex::default(),
             leader: None,
             front: OnceLock::new(),
-        }
+        };
+        bed.become_user(ACCOUNT);
+        bed.grant_components();
+        bed
     }
 
     /// Servers with the operator running.
@@ -248,6 +249,8 @@ impl Bed {
     pub fn start_another(&self, identity: &str, data: &Path, arguments: &[&str]) -> Owned {
         let log = self.scratch.path().join(format!("operator-{identity}.log"));
         let identity = format!("--identity={identity}");
+        let name = arguments.iter().find_map(|argument| argument.strip_prefix("--operator-name="));
+        name.into_iter().for_each(|name| self.let_lead(name));
         Owned::spawn(&self.spec_in(data, "run", &log).args(usual_beside(arguments)).arg(identity).args(arguments))
             .unwrap()
     }
@@ -292,31 +295,9 @@ impl Bed {
         self.environment.lock().unwrap().push((name.to_owned(), value.to_owned()));
     }
 
-    /// From its next start on the operator is this user to the API server.
-    pub fn become_user(&self, user: &str) {
-        let config = std::fs::read(self.kube.kubeconfig_for(user, None).unwrap()).unwrap();
-        Account::unprivileged().write(&self.kubeconfig, config, 0o600).unwrap();
-    }
-
     /// The run folder, for a test's own files.
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
-    }
-
-    /// From its next start on the operator reaches the API server only through this proxy.
-    pub fn through(&self, proxy: &Proxy) {
-        let config = serde_json::json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "proxy",
-            "contexts": [{ "name": "proxy", "context": { "cluster": "proxy", "user": "nobody" } }],
-            "clusters": [{ "name": "proxy", "cluster": { "server": proxy.url() } }],
-            "users": [{ "name": "nobody", "user": {} }],
-        });
-        Account::unprivileged().write(&self.kubeconfig, config.to_string(), 0o600).unwrap();
-    }
-
-    /// From its next start on the operator shows the API server this token and nothing else.
-    pub fn log_in(&self, token: &str) {
-        Account::unprivileged().write(&self.kubeconfig, kubeconfig_with(&self.kube, token), 0o600).unwrap();
     }
 
     /// From its next start on the operator's data folder is a small volume of its own, mounted with these options.
@@ -404,8 +385,15 @@ impl Bed {
         (status.success(), ended.log_text())
     }
 
-    /// A namespace of its own for one test.
+    /// A namespace of its own for one test, in which the operator may do what its arguments are for.
     pub fn namespace(&self) -> Namespace<'_> {
+        let here = self.closed_namespace();
+        self.grant_folders(&here.name);
+        here
+    }
+
+    /// The same where no Role lets the operator do anything.
+    pub fn closed_namespace(&self) -> Namespace<'_> {
         static NAMESPACES: AtomicU32 = AtomicU32::new(0);
         let name = format!("test-{}", NAMESPACES.fetch_add(1, Ordering::Relaxed));
         let object = serde_json::json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
