@@ -120,12 +120,10 @@ pub const OFTEN: &str = "--tracker-interval=3s";
 /// Where time or work is measured: the operator's default. With a longer pause what is easy costs less, and what fails as much.
 pub const SOON: &str = "--soon=1s";
 
-/// The usual arguments whose place none of `own` takes. What stands in the place of tools writes where a tool may not.
+/// The usual arguments whose place none of `own` takes.
 pub fn usual_beside(own: &[&str]) -> impl Iterator<Item = &'static str> {
     let flag = |argument: &str| argument.split('=').next().unwrap().to_owned();
-    let instead = own.iter().any(|own| flag(own) == "--condor-bin");
-    let usual = SHORT.iter().copied().filter(move |usual| own.iter().all(|own| flag(own) != flag(usual)));
-    usual.chain(instead.then_some("--confinement=off"))
+    SHORT.iter().copied().filter(move |usual| own.iter().all(|own| flag(own) != flag(usual)))
 }
 
 /// One set of servers.
@@ -237,7 +235,8 @@ impl Bed {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let log = self.scratch.path().join(format!("operator-{run}.log"));
         // Like a container that is started again in its pod.
-        let mut spec = self.operator_spec("run", &log).arg("--identity=bed").args(usual_beside(own)).args(own);
+        let spec = self.operator_spec("run", &log).arg("--identity=bed").args(usual_beside(own)).args(own);
+        let mut spec = self.beside_stand_ins(spec, own);
         if let Some(place) = place {
             spec = spec.env("HTC_KILL_AT", place);
         }
@@ -251,8 +250,17 @@ impl Bed {
         let identity = format!("--identity={identity}");
         let name = arguments.iter().find_map(|argument| argument.strip_prefix("--operator-name="));
         name.into_iter().for_each(|name| self.let_lead(name));
-        Owned::spawn(&self.spec_in(data, "run", &log).args(usual_beside(arguments)).arg(identity).args(arguments))
-            .unwrap()
+        let spec = self.spec_in(data, "run", &log).args(usual_beside(arguments)).arg(identity).args(arguments);
+        Owned::spawn(&self.beside_stand_ins(spec, arguments)).unwrap()
+    }
+
+    /// With these arguments something may stand in the place of tools, which writes into its own folder and then becomes the tool. The
+    /// operator's fail points let it, and only it.
+    fn beside_stand_ins(&self, spec: Spec, arguments: &[&str]) -> Spec {
+        let folder = arguments.iter().find_map(|argument| argument.strip_prefix("--condor-bin="));
+        folder
+            .into_iter()
+            .fold(spec, |spec, folder| spec.env("HTC_STAND_INS", folder).env("HTC_STAND_IN_FOR", self.condor.bin_dir()))
     }
 
     /// The operator's program with one command and the settings that all its commands have.
@@ -380,7 +388,8 @@ impl Bed {
         let log = self.scratch.path().join(format!("{command}.log"));
         // The log is appended to: only what this one says is wanted.
         let _ = std::fs::remove_file(&log);
-        let ended = Owned::spawn(&self.operator_spec(command, &log).args(arguments)).unwrap();
+        let spec = self.operator_spec(command, &log).args(arguments);
+        let ended = Owned::spawn(&self.beside_stand_ins(spec, arguments)).unwrap();
         let status = ended.wait(PATIENCE).unwrap();
         (status.success(), ended.log_text())
     }
