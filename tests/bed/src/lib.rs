@@ -249,7 +249,9 @@ impl Bed {
         let log = self.scratch.path().join(format!("operator-{identity}.log"));
         let identity = format!("--identity={identity}");
         let name = arguments.iter().find_map(|argument| argument.strip_prefix("--operator-name="));
-        name.into_iter().for_each(|name| self.let_lead(name));
+        if let Some(name) = name {
+            self.let_lead(name);
+        }
         let spec = self.spec_in(data, "run", &log).args(usual_beside(arguments)).arg(identity).args(arguments);
         Owned::spawn(&self.beside_stand_ins(spec, arguments)).unwrap()
     }
