@@ -115,7 +115,26 @@ impl Confine {
         }
         // This very program, even if its file has been replaced or removed since.
         let program = format!("/proc/{}/exe", std::process::id());
-        Self::by(program, kernel_has_landlock(), confining, tools, environment)
+        let confine = Self::by(program, kernel_has_landlock(), confining, tools, environment);
+        #[cfg(feature = "fail-points")]
+        let confine = {
+            let folder = |name| std::env::var_os(name).map(PathBuf::from);
+            match (folder("HTC_STAND_INS"), folder("HTC_STAND_IN_FOR")) {
+                (Some(folder), Some(real)) => confine.with_stand_ins(&folder, &real),
+                _ => confine,
+            }
+        };
+        confine
+    }
+
+    /// Lets the tools be stand-ins of a test, which write into their own folder and then become the real tools of another folder.
+    #[cfg(feature = "fail-points")]
+    fn with_stand_ins(mut self, folder: &Path, real: &Path) -> Self {
+        if self.landlock {
+            self.words.push(write(folder));
+            self.words.extend(installation(&real.join("condor_submit")).iter().map(|path| read(path)));
+        }
+        self
     }
 
     fn by(
@@ -385,6 +404,22 @@ mod tests {
         }
         assert!(!granted.contains(&above), "{granted:?}");
         assert!(installation(Path::new("/usr/bin/env")).is_empty());
+    }
+
+    #[cfg(feature = "fail-points")]
+    #[test]
+    fn stand_ins_write_their_own_folder_only() {
+        let scratch = tempfile::tempdir().unwrap();
+        let real = scratch.path().canonicalize().unwrap().join("bin");
+        std::fs::create_dir(&real).unwrap();
+        let without = own_words(&confine(true, &[], &VALUES));
+        let mut with = own_words(&confine(true, &[], &VALUES).with_stand_ins(Path::new("/gates"), &real));
+        assert!(has(&with, "--write=/gates") && has(&with, &read(&real)), "{with:?}");
+        let above = real.parent().unwrap().to_owned();
+        with.retain(|word| word != "--write=/gates" && !INSTALLED.iter().any(|name| *word == read(&above.join(name))));
+        assert_eq!(with, without);
+        let off = confine(false, &[], &VALUES).with_stand_ins(Path::new("/gates"), &real);
+        assert_eq!(own_words(&off), own_words(&confine(false, &[], &VALUES)));
     }
 
     #[test]

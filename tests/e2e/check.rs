@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use bed::{ACCOUNT, Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids};
+use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, ids};
 use rstest::rstest;
 use serde_json::{Value, json};
 use testbed::{PoolOptions, Version, tool, wait_for};
@@ -34,8 +34,8 @@ fn give_rights(bed: &Bed, namespaces: &[&Namespace<'_>]) {
     let own = [("kube-system", &cluster), ("htc-operator", &leases)];
     let its = namespaces.iter().map(|here| (here.name.as_str(), &htcjobs));
     let items: Vec<Value> = own.into_iter().chain(its).flat_map(|(namespace, rules)| role(namespace, rules)).collect();
+    bed.without_rights();
     bed.apply_all(&items);
-    bed.become_user(ACCOUNT);
 }
 
 /// Rights in the watched namespace are enough. Jobs of HTCJobs in other namespaces, which the operator has from when it

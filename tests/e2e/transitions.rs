@@ -96,7 +96,7 @@ fn ended_without_having_started(here: &Namespace<'_>) {
 
 fn while_jobs_run(here: &Namespace<'_>, gates: &Gates) {
     // The first of its jobs runs before the second is handed over.
-    let folder = here.bed.pool.scratch().dir("handed").unwrap();
+    let folder = gates.place("handed");
     let handed = folder.display();
     let one =
         format!("mkdir {handed}/first 2>/dev/null || while [ ! -e {handed}/all ]; do sleep 0.02; done\nexec \"$@\"\n");

@@ -4,12 +4,15 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
-use testbed::{Account, KubeOptions, Owned, PoolOptions, Port, Spec, Version, wait_for};
+use testbed::{Account, KubeOptions, Owned, PoolOptions, Port, SERVICE_ACCOUNTS, Spec, Version, wait_for};
 
-use super::{Bed, PATIENCE, http, kubeconfig_with, program};
+use super::{Bed, PATIENCE, http, kubeconfig_with, program, rights};
 
 /// The API server's name for the API.
 pub const API_SERVICE: &str = "v1alpha1.procs.htc.cern.ch";
+
+/// The account of the fronts.
+const FRONT: &str = "system:serviceaccount:htc-operator:htc-operator-jobs-api";
 
 /// A front that the API server hands requests on to.
 pub struct Front {
@@ -38,6 +41,7 @@ impl Bed {
         let port = Port::reserve().unwrap();
         self.arguments.push(format!("--jobs-api-listen=127.0.0.1:{}", port.number));
         self.leader = Some(port);
+        rights::grant(&self.reader, &rights::of_component(rights::JOBS_API));
         self
     }
 
@@ -51,7 +55,7 @@ impl Bed {
     /// The front, which is started if nobody has done so; nothing is waited for.
     pub fn new_front(&self) -> &Front {
         self.front.get_or_init(|| {
-            let front = Front::new(self.kubeconfig.clone());
+            let front = Front::new(self.kube.kubeconfig_for(FRONT, Some(SERVICE_ACCOUNTS)).unwrap());
             front.start(self);
             self.make_known(front.port.number);
             front

@@ -54,6 +54,13 @@ impl Gates {
         format!("--condor-bin={}", self.folder.display())
     }
 
+    /// A folder for what scripts of [`Self::replace`] write: elsewhere they may not.
+    pub fn place(&self, name: &str) -> PathBuf {
+        let place = self.folder.join(name);
+        Account::unprivileged().make_dir(&place, 0o755).unwrap();
+        place
+    }
+
     /// From now on `tool` waits before it does anything.
     pub fn shut(&self, tool: &str) {
         let _ = fs::remove_file(self.file(tool, "waiting"));

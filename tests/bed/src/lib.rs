@@ -25,6 +25,7 @@ pub mod front;
 pub mod gates;
 pub mod http;
 pub mod looks;
+pub mod manifests;
 pub mod mortal;
 pub mod names;
 pub mod namespace;
@@ -50,8 +51,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use testbed::{
-    Account, Assets, Client, EXAMPLES_IMAGE, Kube, KubeOptions, Owned, Pool, PoolOptions, Port, Proxy, Scratch, Spec,
-    Version, wait_for,
+    Assets, Client, EXAMPLES_IMAGE, Kube, KubeOptions, Owned, Pool, PoolOptions, Port, Scratch, Spec, Version, wait_for,
 };
 
 pub use beside::beside;
@@ -66,8 +66,8 @@ const PAYLOADS: &str = ".htc_work/run";
 /// How long anything may take that normally takes seconds: machines are noisy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The operator's own account, where deploy/ is applied as it is.
-pub const ACCOUNT: &str = "system:serviceaccount:htc-operator:htc-operator";
+/// The operator's own account, which each operator of a bed is.
+pub const ACCOUNT: &str = testbed::OPERATOR;
 
 /// A constraint for all jobs of one `HTCJob`.
 pub fn of(uid: &str) -> String {
@@ -121,12 +121,10 @@ pub const OFTEN: &str = "--tracker-interval=3s";
 /// Where time or work is measured: the operator's default. With a longer pause what is easy costs less, and what fails as much.
 pub const SOON: &str = "--soon=1s";
 
-/// The usual arguments whose place none of `own` takes. What stands in the place of tools writes where a tool may not.
+/// The usual arguments whose place none of `own` takes.
 pub fn usual_beside(own: &[&str]) -> impl Iterator<Item = &'static str> {
     let flag = |argument: &str| argument.split('=').next().unwrap().to_owned();
-    let instead = own.iter().any(|own| flag(own) == "--condor-bin");
-    let usual = SHORT.iter().copied().filter(move |usual| own.iter().all(|own| flag(own) != flag(usual)));
-    usual.chain(instead.then_some("--confinement=off"))
+    SHORT.iter().copied().filter(move |usual| own.iter().all(|own| flag(own) != flag(usual)))
 }
 
 /// One set of servers.
@@ -185,10 +183,8 @@ impl Bed {
         let scratch = Scratch::new().unwrap();
         let data = scratch.dir("data").unwrap();
         let kubeconfig = scratch.path().join("kubeconfig");
-        let account = Account::unprivileged();
-        account.write(&kubeconfig, std::fs::read(kube.kubeconfig()).unwrap(), 0o600).unwrap();
         let condor = pool.client("operator").unwrap();
-        Self {
+        let bed = Self {
             reader: api::Reader::new(kube.kubeconfig()),
             kube,
             pool,
@@ -205,7 +201,10 @@ impl Bed {
             environment: Mutex::default(),
             leader: None,
             front: OnceLock::new(),
-        }
+        };
+        bed.become_user(ACCOUNT);
+        bed.grant_components();
+        bed
     }
 
     /// Servers with the operator running.
@@ -237,7 +236,8 @@ impl Bed {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let log = self.scratch.path().join(format!("operator-{run}.log"));
         // Like a container that is started again in its pod.
-        let mut spec = self.operator_spec("run", &log).arg("--identity=bed").args(usual_beside(own)).args(own);
+        let spec = self.operator_spec("run", &log).arg("--identity=bed").args(usual_beside(own)).args(own);
+        let mut spec = self.beside_stand_ins(spec, own);
         if let Some(place) = place {
             spec = spec.env("HTC_KILL_AT", place);
         }
@@ -249,8 +249,21 @@ impl Bed {
     pub fn start_another(&self, identity: &str, data: &Path, arguments: &[&str]) -> Owned {
         let log = self.scratch.path().join(format!("operator-{identity}.log"));
         let identity = format!("--identity={identity}");
-        Owned::spawn(&self.spec_in(data, "run", &log).args(usual_beside(arguments)).arg(identity).args(arguments))
-            .unwrap()
+        let name = arguments.iter().find_map(|argument| argument.strip_prefix("--operator-name="));
+        if let Some(name) = name {
+            self.let_lead(name);
+        }
+        let spec = self.spec_in(data, "run", &log).args(usual_beside(arguments)).arg(identity).args(arguments);
+        Owned::spawn(&self.beside_stand_ins(spec, arguments)).unwrap()
+    }
+
+    /// With these arguments something may stand in the place of tools, which writes into its own folder and then becomes the tool. The
+    /// operator's fail points let it, and only it.
+    fn beside_stand_ins(&self, spec: Spec, arguments: &[&str]) -> Spec {
+        let folder = arguments.iter().find_map(|argument| argument.strip_prefix("--condor-bin="));
+        folder
+            .into_iter()
+            .fold(spec, |spec, folder| spec.env("HTC_STAND_INS", folder).env("HTC_STAND_IN_FOR", self.condor.bin_dir()))
     }
 
     /// The operator's program with one command and the settings that all its commands have.
@@ -293,31 +306,9 @@ impl Bed {
         self.environment.lock().unwrap().push((name.to_owned(), value.to_owned()));
     }
 
-    /// From its next start on the operator is this user to the API server.
-    pub fn become_user(&self, user: &str) {
-        let config = std::fs::read(self.kube.kubeconfig_for(user, None).unwrap()).unwrap();
-        Account::unprivileged().write(&self.kubeconfig, config, 0o600).unwrap();
-    }
-
     /// The run folder, for a test's own files.
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
-    }
-
-    /// From its next start on the operator reaches the API server only through this proxy.
-    pub fn through(&self, proxy: &Proxy) {
-        let config = serde_json::json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "proxy",
-            "contexts": [{ "name": "proxy", "context": { "cluster": "proxy", "user": "nobody" } }],
-            "clusters": [{ "name": "proxy", "cluster": { "server": proxy.url() } }],
-            "users": [{ "name": "nobody", "user": {} }],
-        });
-        Account::unprivileged().write(&self.kubeconfig, config.to_string(), 0o600).unwrap();
-    }
-
-    /// From its next start on the operator shows the API server this token and nothing else.
-    pub fn log_in(&self, token: &str) {
-        Account::unprivileged().write(&self.kubeconfig, kubeconfig_with(&self.kube, token), 0o600).unwrap();
     }
 
     /// From its next start on the operator's data folder is a small volume of its own, mounted with these options.
@@ -400,13 +391,21 @@ impl Bed {
         let log = self.scratch.path().join(format!("{command}.log"));
         // The log is appended to: only what this one says is wanted.
         let _ = std::fs::remove_file(&log);
-        let ended = Owned::spawn(&self.operator_spec(command, &log).args(arguments)).unwrap();
+        let spec = self.operator_spec(command, &log).args(arguments);
+        let ended = Owned::spawn(&self.beside_stand_ins(spec, arguments)).unwrap();
         let status = ended.wait(PATIENCE).unwrap();
         (status.success(), ended.log_text())
     }
 
-    /// A namespace of its own for one test.
+    /// A namespace of its own for one test, in which the operator may do what its arguments are for.
     pub fn namespace(&self) -> Namespace<'_> {
+        let here = self.closed_namespace();
+        self.grant_folders(&here.name);
+        here
+    }
+
+    /// The same where no Role lets the operator do anything.
+    pub fn closed_namespace(&self) -> Namespace<'_> {
         static NAMESPACES: AtomicU32 = AtomicU32::new(0);
         let name = format!("test-{}", NAMESPACES.fetch_add(1, Ordering::Relaxed));
         let object = serde_json::json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });

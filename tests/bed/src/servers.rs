@@ -7,7 +7,7 @@ use std::thread;
 use serde_json::json;
 use testbed::{Assets, Controllers, Kube, KubeOptions, wait_for};
 
-use super::{Bed, PATIENCE, turns};
+use super::{Bed, PATIENCE, rights, turns};
 use crate::api::Reader;
 
 /// Those that no test has at the moment.
@@ -21,7 +21,7 @@ struct Plane {
     which: &'static [&'static str],
 }
 
-/// A control plane with the CRDs and the operator's namespace, for one test at a time.
+/// A control plane with the CRDs, the operator's namespace and its rights, for one test at a time.
 pub struct ControlPlane(Option<Plane>);
 
 fn free() -> MutexGuard<'static, Vec<Plane>> {
@@ -67,7 +67,9 @@ impl ControlPlane {
         kube.apply_crd(&htc_operator::api::pool_crd_yaml().unwrap(), "htcpools.htc.cern.ch").unwrap();
         kube.apply_crd(&htc_operator::api::queue_crd_yaml().unwrap(), "htcqueues.htc.cern.ch").unwrap();
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "htc-operator" } });
-        Reader::new(kube.kubeconfig()).apply(&namespace).unwrap();
+        let reader = Reader::new(kube.kubeconfig());
+        reader.apply(&namespace).unwrap();
+        rights::grant(&reader, &rights::of_base());
         kube
     }
 }

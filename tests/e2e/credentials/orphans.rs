@@ -128,7 +128,7 @@ fn nothing_but_an_orphan_is_removed(version: Version) {
     // Her other Secret is as good.
     hers.remove("secret", "mine");
 
-    let more = ["--pool=default".to_owned(), gates.argument(), "--confinement=off".to_owned()];
+    let more = ["--pool=default".to_owned(), gates.argument()];
     let orphans = |words: &[&str]| {
         let words: Vec<&str> = words.iter().copied().chain(more.iter().map(String::as_str)).collect();
         bed.orphans(&words)

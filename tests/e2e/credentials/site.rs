@@ -7,7 +7,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 use testbed::{Account, PoolOptions, Version, wait_for};
 
-use bed::{ACCOUNT, Bed, Namespace, PATIENCE, Promise, condition, files_below, htcjob, of};
+use bed::{Bed, Namespace, PATIENCE, Promise, condition, files_below, htcjob, of};
 
 pub struct Site {
     pub bed: Bed,
@@ -15,7 +15,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Servers without the operator, which has the rights of docs/operating.md and no more.
+    /// Servers without the operator.
     pub fn new(version: Version, arguments: &[&str]) -> Self {
         Self::with(version, "", arguments)
     }
@@ -26,8 +26,6 @@ impl Site {
         let run = bed.scratch().path().join("run");
         Account::unprivileged().make_dir(&run, 0o755).unwrap();
         bed.set_env("HTC_RUN_DIR", run.to_str().unwrap());
-        bed.apply_all(&bed::api::documents(RIGHTS));
-        bed.become_user(ACCOUNT);
         Self { bed, run }
     }
 
@@ -84,25 +82,6 @@ impl Site {
     }
 }
 
-/// The rights of docs/operating.md.
-const RIGHTS: &str = r"
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: { name: htc-operator }
-rules:
-- { apiGroups: [''], resources: [namespaces], resourceNames: [kube-system], verbs: [get] }
-- { apiGroups: [htc.cern.ch], resources: [htcjobs], verbs: [list, watch, patch] }
-- { apiGroups: [htc.cern.ch], resources: [htcjobs/status], verbs: [patch] }
-- { apiGroups: [''], resources: [events], verbs: [create] }
-- { apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update] }
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: { name: htc-operator }
-roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: htc-operator }
-subjects: [{ kind: ServiceAccount, name: htc-operator, namespace: htc-operator }]
-";
-
 /// Creates or changes a Secret; the values may be any bytes.
 pub fn put_secret(here: &Namespace<'_>, name: &str, entries: &[(&str, &[u8])]) {
     let encode = |value: &[u8]| base64::engine::general_purpose::STANDARD.encode(value);
@@ -114,21 +93,9 @@ pub fn put_secret(here: &Namespace<'_>, name: &str, entries: &[(&str, &[u8])]) {
     here.replace("secret", &secret);
 }
 
-/// Lets the operator read one Secret, by the Role and the RoleBinding of examples/credentials.yaml.
+/// Lets the operator read one Secret.
 pub fn let_read(here: &Namespace<'_>, secret: &str) {
-    here.bed.apply_all(&[
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-            "metadata": { "name": format!("read-{secret}"), "namespace": here.name },
-            "rules": [{ "apiGroups": [""], "resources": ["secrets"], "resourceNames": [secret], "verbs": ["get"] }],
-        }),
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-            "metadata": { "name": format!("read-{secret}"), "namespace": here.name },
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": format!("read-{secret}") },
-            "subjects": [{ "kind": "ServiceAccount", "name": "htc-operator", "namespace": "htc-operator" }],
-        }),
-    ]);
+    here.let_read_secret(secret);
 }
 
 /// An `HTCJob` with the credentials of a Secret.

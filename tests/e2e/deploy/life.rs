@@ -21,7 +21,6 @@ pub fn token_of(bed: &Bed, account: &str) -> String {
 }
 
 #[test]
-#[ignore = "another test shows the same promise: make test-long"]
 fn the_operator_needs_all_its_rights_and_no_others() {
     let port = Port::reserve().unwrap();
     let arguments = [

@@ -1,12 +1,9 @@
 //! The folders of deploy/ as kustomize renders them.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::path::PathBuf;
 
-use bed::api::documents;
+pub use bed::manifests::{render_at, render_with};
 use serde_json::Value;
-use testbed::{Assets, tool};
 
 /// A file or folder of the checkout.
 pub fn path(name: &str) -> PathBuf {
@@ -20,34 +17,6 @@ pub fn read(name: &str) -> String {
 /// The objects of one folder below deploy/.
 pub fn render(folder: &str) -> Vec<Value> {
     render_at(&path("deploy").join(folder))
-}
-
-/// The objects of a folder anywhere.
-pub fn render_at(folder: &Path) -> Vec<Value> {
-    let kubectl = Assets::locate().unwrap().kubectl().to_owned();
-    let mut kustomize = Command::new(kubectl);
-    kustomize.arg("kustomize").arg(folder);
-    let text = tool::run_ok("rendering an overlay", &mut kustomize, "", Duration::from_secs(60)).unwrap();
-    documents(&text)
-}
-
-/// The objects of an overlay below deploy/ to which somebody has added a component.
-pub fn render_with(overlay: &str, component: &str) -> Vec<Value> {
-    let folder = tempfile::tempdir().unwrap();
-    let mut copy = Command::new("cp");
-    copy.arg("-r").arg(path("deploy")).arg(folder.path());
-    tool::run_ok("copying", &mut copy, "", Duration::from_secs(60)).unwrap();
-    let overlay = folder.path().join("deploy").join(overlay);
-    let file = overlay.join("kustomization.yaml");
-    let mut text = std::fs::read_to_string(&file).unwrap();
-    let line = format!("components:\n  - {component}\n");
-    if text.contains("\ncomponents:\n") {
-        text = text.replacen("components:\n", &line, 1);
-    } else {
-        text.push_str(&line);
-    }
-    std::fs::write(&file, text).unwrap();
-    render_at(&overlay)
 }
 
 /// The only object of its kind and name.

@@ -300,7 +300,7 @@ fn shows_nothing_once(site: &Site, round: u32, look: Look, looks: usize) {
 
 /// From now on the next such condor_q finds no job; gives what is there until then.
 fn hide_once(site: &Site, round: u32, look: Look) -> PathBuf {
-    let once = site.bed.pool.scratch().dir("once").unwrap().join(round.to_string());
+    let once = site.gates.place("once").join(round.to_string());
     Account::unprivileged().make_dir(&once, 0o755).unwrap();
     let wanted = match look {
         Look::AtAll => "*'EnteredCurrentStatus >= '*|*member\\(HTCJobUID*) ;; *)",

@@ -35,12 +35,9 @@ fn all_are_needed_and_suffice(version: Version) {
     let switched_on = each(&container(&overlay)["env"]).any(|variable| variable["name"] == "HTC_KUBERNETES_BACKEND");
     assert!(switched_on);
     let stage = Stage::of(bed);
-    stage.bed.apply_all(&overlay);
     stage.bed.log_in(&token(&stage.bed));
-    let (here, closed) = (stage.namespace(), stage.namespace());
+    let (here, closed) = (stage.namespace(), stage.closed_namespace());
     let kubelet = Kubelet::start(&stage.bed);
-    let mine = role(&here.name);
-    stage.bed.apply_all(&mine);
     let story = std::panic::catch_unwind(AssertUnwindSafe(|| {
         // Killed between ConfigMap and Job: what is there is looked at.
         let places = [<&str>::from(Point::AfterConfigMapCreated).to_owned()];
@@ -80,7 +77,7 @@ fn all_are_needed_and_suffice(version: Version) {
     closed.delete("waits");
     let (_, said) = stage.bed.check();
     assert!(said.contains("ok    kubernetes backend: the operator may watch Jobs and Pods; no HTCJob"), "{said}");
-    let all = [overlay, mine].concat();
+    let all = [overlay, role(&here.name)].concat();
     let of_the_backend = |right: &Right| right.role.contains("kubernetes-backend");
     let rights: Vec<Right> =
         rights::of(&all, "htc-operator", "htc-operator").into_iter().filter(of_the_backend).collect();
@@ -92,10 +89,7 @@ fn all_are_needed_and_suffice(version: Version) {
 fn a_namespace_goes_whose_role_goes_first(version: Version) {
     let bed = Bed::with_kube(version, &KubeOptions::default(), &PoolOptions::default(), &["--kubernetes-backend"]);
     let stage = Stage::of(bed);
-    stage.bed.apply_all(&render_with("overlays/local", COMPONENT));
-    stage.bed.log_in(&token(&stage.bed));
     let here = stage.namespace();
-    stage.bed.apply_all(&role(&here.name));
     stage.bed.start_operator();
     here.create(&pods("runs", 2));
     here.run(0);

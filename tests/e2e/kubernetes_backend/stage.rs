@@ -44,7 +44,15 @@ impl Stage {
 
     /// A namespace in which Pods can be made.
     pub fn namespace(&self) -> Namespace<'_> {
-        let here = self.bed.namespace();
+        self.with_account(self.bed.namespace())
+    }
+
+    /// The same without a Role that lets the operator make them.
+    pub fn closed_namespace(&self) -> Namespace<'_> {
+        self.with_account(self.bed.closed_namespace())
+    }
+
+    fn with_account<'a>(&'a self, here: Namespace<'a>) -> Namespace<'a> {
         let accounts = format!("/api/v1/namespaces/{}/serviceaccounts", here.name);
         wait_for("the ServiceAccount default", PATIENCE, || self.bed.object(&accounts, "default").is_some()).unwrap();
         here

@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 
 use bed::{ACCOUNT, is_true};
-use serde_json::{Value, json};
+use serde_json::json;
 use testbed::{KubeOptions, Version};
 
 use super::stage::Stage;
@@ -29,9 +29,7 @@ fn all_are_needed_and_suffice(version: Version) {
         rights::of(&overlay, "htc-operator", "htc-operator").into_iter().filter(of_kueue).collect();
     assert_eq!(rights.len(), 8, "{rights:?}");
     // Without them it says what it needs.
-    let of_others = |object: &&Value| !object["metadata"]["name"].as_str().unwrap().contains("kueue");
-    let without: Vec<Value> = overlay.iter().filter(of_others).cloned().collect();
-    bed.apply_all(&without);
+    bed.without_component("kueue");
     bed.set_env("HTC_QUEUEING", "kueue");
     bed.log_in(&token(bed));
     let (well, said) = bed.check();

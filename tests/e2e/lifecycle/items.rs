@@ -17,6 +17,7 @@ fn put(here: &Namespace<'_>, name: &str, data: &Value) {
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": here.name }, "data": data,
     });
     here.replace("configmap", &config_map);
+    here.let_read_config_map(name);
 }
 
 fn from(mut object: Value, name: &str) -> Value {

@@ -28,7 +28,7 @@ fn one_that_fails_holds_up_no_other(version: Version) {
     let here = site.bed.namespace();
     let all = [&["stuck", "unwritable"], &OTHERS[..], &COMPANIONS].concat();
     site.start_lasting(&here, &all);
-    let place = site.bed.pool.scratch().dir("transfers").unwrap();
+    let place = site.gates.place("transfers");
     testbed::Account::unprivileged().write(&place.join("hang"), "", 0o644).unwrap();
     let (at, uid) = (place.display(), here.uid("stuck"));
     site.gates.replace(
@@ -84,7 +84,7 @@ fn one_that_hangs_holds_up_no_deletion(version: Version) {
     let names = ["first", "second", "stuck", "beside"];
     site.start_lasting(&here, &names);
     site.start_lasting(&there, &["other"]);
-    let place = site.bed.pool.scratch().dir("transfers").unwrap();
+    let place = site.gates.place("transfers");
     let uids = names.map(|name| here.uid(name));
     site.gates.replace(
         "condor_transfer_data",
@@ -144,7 +144,7 @@ fn one_that_hangs_holds_up_no_deletion(version: Version) {
 /// deadline all the same, and what was not fetched comes once transfers go well again.
 fn one_that_hangs_holds_up_no_hold_release_or_deadline(version: Version) {
     let site = Site::with(version, "", &["--fetch-every=1s"]);
-    let place = site.bed.pool.scratch().dir("transfers").unwrap();
+    let place = site.gates.place("transfers");
     testbed::Account::unprivileged().write(&place.join("hang"), "", 0o644).unwrap();
     let at = place.display();
     site.gates.replace(

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use testbed::{Account, Controllers, KubeOptions, PoolOptions, Port, Version, wait_for};
 
 use bed::site::says;
-use bed::{ACCOUNT, Bed, Namespace, PATIENCE, htcjob, is_true};
+use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
 
 use super::site::{delete, find, wait_gone, wait_ready, wait_ready_says, with_pool};
 use node::{Node, names, services};
@@ -91,8 +91,15 @@ impl Cluster {
         Self { _controllers: controllers, bed, _net: net }
     }
 
-    /// A namespace that lets in no pod that is not restricted.
+    /// A namespace in which the operator may run pools, and that lets in no pod that is not restricted.
     fn namespace(&self) -> Namespace<'_> {
+        let here = self.closed_namespace();
+        here.let_operator("namespace-pools");
+        here
+    }
+
+    /// The same where it may not.
+    fn closed_namespace(&self) -> Namespace<'_> {
         let here = self.bed.namespace();
         let label = "pod-security.kubernetes.io/enforce";
         self.bed.merge("/api/v1/namespaces", &here.name, &json!({ "metadata": { "labels": { label: "restricted" } } }));
@@ -365,12 +372,7 @@ fn it_grows_with_the_jobs_and_shrinks_without_them(version: Version) {
 /// The objects of a pool, and what is refused.
 fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     let cluster = Cluster::start(version, false);
-    let (here, bed) = (cluster.namespace(), &cluster.bed);
-    let path = |folder: &str| bed::checkout().join("deploy").join(folder).display().to_string();
-    bed.kube.kubectl_ok(&["apply", "-k", &path("overlays/local")]).unwrap();
-    bed.stop_operator();
-    bed.become_user(ACCOUNT);
-    bed.start_operator();
+    let (here, bed) = (cluster.closed_namespace(), &cluster.bed);
     here.kubectl(&["create", "serviceaccount", "default"]);
     let services = ["own-central-manager", "own-schedd"];
     for service in services {
@@ -381,7 +383,7 @@ fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     apply(&here, object);
     let message = wait_ready(&here, POOL, "NotPermitted");
     assert!(message.contains("own-signing-key"), "{message}");
-    here.kubectl(&["apply", "-k", &path("namespace-pools")]);
+    here.let_operator("namespace-pools");
     for service in services {
         wait_ready_says(&here, POOL, "NameTaken", &format!("Service {service} "));
         here.remove("service", service);

@@ -87,6 +87,7 @@ pub fn describe(here: &Namespace<'_>, name: &str, pool: &Pool, allowed: &[&str])
     let token = pool.tool("condor_token_create", &["-identity", "pools@test", "-key", "POOL"]).unwrap();
     let secret = format!("{name}-token");
     here.secret(&secret, "token", token.trim());
+    here.let_read_secret(&secret);
     apply(here, name, pool, &secret, allowed);
 }
 

@@ -69,6 +69,11 @@ const UNCACHED: &str = "endpoints limitranges persistentvolumes podtemplates rep
     csinodes.storage.k8s.io csistoragecapacities.storage.k8s.io storageclasses.storage.k8s.io \
     volumeattachments.storage.k8s.io volumeattributesclasses.storage.k8s.io";
 
+/// The operator's ServiceAccount in deploy/.
+pub const OPERATOR: &str = "system:serviceaccount:htc-operator:htc-operator";
+/// A group that all ServiceAccounts are in.
+pub const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
+
 /// What is written down of each request of a service account: who asked for what, and what came of it. No bodies.
 const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
 "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}]}"#;
@@ -412,9 +417,9 @@ impl Kube {
         Ok(path)
     }
 
-    /// A proxy before the API server, which spoils requests on demand; to the API server it is a cluster admin.
+    /// A proxy before the API server, which spoils requests on demand; to the API server it is the operator of deploy/.
     pub fn proxy(&self) -> Result<Proxy> {
-        Proxy::start(self.ports[0].number, &self.authority.credentials("testbed-proxy", Some("system:masters"))?)
+        Proxy::start(self.ports[0].number, &self.authority.credentials(OPERATOR, Some(SERVICE_ACCOUNTS))?)
     }
 
     /// What who is `user` to the API server, a member of `group`, can show to others.

@@ -62,7 +62,7 @@ pub use controllers::Controllers;
 pub use demo::demo;
 pub use error::{Error, Result};
 pub use kdc::{Kdc, REALM};
-pub use kube::{EtcdCopy, Kube, KubeOptions};
+pub use kube::{EtcdCopy, Kube, KubeOptions, OPERATOR, SERVICE_ACCOUNTS};
 pub use kueue::Kueue;
 pub use measured::measured;
 pub use operator_image::IMAGE_ACCOUNT;

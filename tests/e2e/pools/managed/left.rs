@@ -1,6 +1,6 @@
 //! Jobs in a managed pool whose `HTCJob` is gone, and what `htc-operator check` says of such pools.
 
-use bed::{ACCOUNT, Namespace, PATIENCE, http, ids};
+use bed::{Namespace, PATIENCE, http, ids};
 use testbed::{Port, Version, wait_for};
 
 use super::super::site::{delete, wait_ready, with_pool};
@@ -24,13 +24,9 @@ fn rows(said: &str, pool: &str) -> Vec<String> {
 fn its_orphans_are_named_and_removed_in_the_names_of_their_namespaces(version: Version) {
     let cluster = Cluster::without_operator(version, true, &[]);
     let bed = &cluster.bed;
-    let path = |folder: &str| bed::checkout().join("deploy").join(folder).display().to_string();
-    bed.kube.kubectl_ok(&["apply", "-k", &path("overlays/local")]).unwrap();
-    bed.become_user(ACCOUNT);
     let monitor = Port::reserve().unwrap();
     bed.set_env("HTC_HTTP_LISTEN", &format!("127.0.0.1:{}", monitor.number));
-    let (here, guest) = (cluster.namespace(), cluster.namespace());
-    here.kubectl(&["apply", "-k", &path("namespace-pools")]);
+    let (here, guest) = (cluster.namespace(), cluster.closed_namespace());
     bed.start_operator();
     let place = format!("{}/{POOL}", here.name);
     Node::run(bed, &here.name, version, |_| {
