@@ -1,6 +1,7 @@
 //! From `kubectl apply` to the output: what users see when all goes well, when their script fails, and when somebody
 //! holds or removes their jobs.
 
+mod awaited;
 mod by_hand;
 mod changes;
 mod items;
@@ -16,10 +17,13 @@ use serde_json::Value;
 use testbed::wait_for;
 
 on_versions!(
-    both: parts::each_job_gets_its_item;
+    both:
+        awaited::many_jobs_are_accepted_and_removed_between_two_looks_at_all_jobs,
+        parts::each_job_gets_its_item;
     trixie:
         items::what_is_wrong_with_a_config_map_is_said_and_waited_for,
         share::a_crowd_takes_turns_with_others,
+        awaited::parts_are_sized_by_the_time_that_they_take,
         parts::parallelism_can_be_changed,
         parts::too_many_failures_end_the_rest;
     sid:
