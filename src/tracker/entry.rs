@@ -228,8 +228,7 @@ impl Entry {
             if queue.asked_at <= held.asked_at {
                 return false;
             }
-            queue.before = (held.birthdate == queue.birthdate)
-                .then(|| Earlier { asked_at: held.asked_at, ads: Arc::clone(&held.ads) });
+            queue.before = (held.birthdate == queue.birthdate).then(|| Earlier::new(held.asked_at, &held.ads));
             if queue.ads == shown.ads {
                 queue.ads = Arc::clone(&shown.ads);
                 news = queue.birthdate != shown.birthdate || queue.nameless != shown.nameless;

@@ -115,7 +115,7 @@ fn an_answer_that_was_under_way_when_history_was_asked_makes_no_pair_with_it() {
 #[test]
 fn each_answer_has_the_one_before_it() {
     let before = |entry: &Entry| match &entry.evidence.queue {
-        Answer::Known(queue) => queue.before.as_ref().map(|before| (before.asked_at.0, before.ads.len())),
+        Answer::Known(queue) => queue.before.as_ref().map(|before| (before.asked_at.0, before.shown.len())),
         Answer::Unknown(_) => None,
     };
     let (mut entry, idle) = (calm(&[ad(0, JobStatus::Idle)]), [ad(0, JobStatus::Idle)]);
