@@ -258,8 +258,8 @@ mod tests {
         assert_eq!(took(1000, 1000), 700);
         assert_eq!(took(700, 60_000), 350, "one bad moment");
         assert_eq!(took(350, 60_000), 200, "at its smallest");
-        assert_eq!(took(100, 60_000), 200, "a small one shows nothing");
         assert_eq!(took(101, 10), 400);
+        assert_eq!(took(200, 60_000), 400, "a small one shows nothing");
         assert_eq!(sizes.refused(TOO_MANY, 200, now), Refusal::TooMany);
         assert_eq!(sizes.jobs(now), 50, "that has gone before");
     }
