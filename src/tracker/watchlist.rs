@@ -435,7 +435,7 @@ mod tests {
     fn thousands_are_asked_about_together_with_all() {
         let watchlist = Watchlist::default();
         let set = |number: usize| {
-            watchlist.set(&Uid::from(number.to_string().as_str()), &named("j"), SOON, 1, Arc::default())
+            watchlist.set(&Uid::from(number.to_string().as_str()), &named("j"), SOON, 1, Arc::default());
         };
         (0..FEW).for_each(set);
         assert_eq!((watchlist.awaited(false).whole.len(), watchlist.urgency_of_all()), (FEW, Urgency::Interval));

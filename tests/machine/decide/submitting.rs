@@ -400,7 +400,7 @@ fn jobs_of_earlier_parts_are_awaited_while_others_go_in() {
 fn what_was_refused_or_is_proved_absent_is_not_awaited_while_others_go_in() {
     for change in
         [(|facts| facts.record.attempts[1].refusal = Some("ERROR: no".to_owned())) as fn(&mut Facts), |facts| {
-            facts.record.attempts[1].absent = true
+            facts.record.attempts[1].absent = true;
         }]
     {
         let mut facts = in_parts();
