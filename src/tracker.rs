@@ -24,11 +24,11 @@ use crate::condor::schedd::{Reading, Schedd};
 use crate::machine::decide::Look;
 use crate::machine::facts::{Ad, Answer, Evidence, History, Queue, Reach, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
-use crate::machine::{Birthdate, SchedDate, Timestamp, Uid};
+use crate::machine::{Attempt, Birthdate, SchedDate, Timestamp, Uid};
 use crate::metrics::Metrics;
 use crate::retry::Backoff;
 use pace::Recent;
-use watchlist::Watchlist;
+use watchlist::{Awaited, Watchlist};
 
 /// Changes of the watchlist that come in so short a time are looked at together: each look goes over all of it.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -88,20 +88,29 @@ struct Steady {
     latest: Timestamp,
 }
 
-/// Which jobs are asked about.
-#[derive(Clone, Copy)]
+/// Who asks about the queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Asker {
+    /// About all jobs.
     All,
-    /// Those of objects with which something is about to happen.
-    Urgent,
+    /// About those of objects of which something is awaited.
+    Few,
+    /// The same about objects with many jobs, beside the others: it holds up none of them.
+    Many,
 }
 
-impl Asker {
+/// What is asked.
+enum Question {
+    All,
+    Awaited(Awaited),
+}
+
+impl Question {
     /// Of how many HTCJobs, for the log.
-    fn about(self, uids: &[Uid]) -> String {
+    fn about(&self) -> String {
         match self {
             Self::All => "all".to_owned(),
-            Self::Urgent => uids.len().to_string(),
+            Self::Awaited(awaited) => (awaited.whole.len() + awaited.parts.len()).to_string(),
         }
     }
 }
@@ -138,9 +147,17 @@ impl Tracker {
         let _ = self.objects.set((store, listed));
     }
 
-    /// Watches an object, or no longer. `inherited`: its jobs of the Go operator that may be in HTCondor.
-    pub fn watch(&self, uid: &Uid, object: &ObjectRef<Observed>, look: Look, inherited: Arc<[InheritedJob]>) {
-        self.watchlist.set(uid, object, look, inherited);
+    /// Watches an object, or no longer. `jobs`: the number of its jobs, or 0; `inherited`: its jobs of the Go operator that may be in
+    /// HTCondor.
+    pub fn watch(
+        &self,
+        uid: &Uid,
+        object: &ObjectRef<Observed>,
+        look: Look,
+        jobs: usize,
+        inherited: Arc<[InheritedJob]>,
+    ) {
+        self.watchlist.set(uid, object, look, jobs, inherited);
     }
 
     /// What is known about an object's jobs, and since when the queue is silent if it is.
@@ -151,35 +168,44 @@ impl Tracker {
 
     /// Runs until it is dropped.
     pub async fn run(&self) {
-        let (all, urgent) = (self.follow(Asker::All), self.follow(Asker::Urgent));
-        tokio::join!(all, urgent, self.follow_changes(), self.follow_history());
+        let [all, few, many] = [Asker::All, Asker::Few, Asker::Many].map(|asker| self.follow(asker));
+        tokio::join!(all, few, many, self.follow_changes(), self.follow_history());
     }
 
-    /// Asks the queue again and again, about all jobs or about the urgent ones.
+    /// Asks the queue again and again, about all jobs or about what is awaited.
     async fn follow(&self, asker: Asker) {
         let mut backoff = Backoff::new(self.soon, self.interval.max(self.soon));
         let (mut failed, mut took) = (None, Duration::ZERO);
         loop {
-            let uids = self.wait(asker, Instant::now(), failed.take(), took).await;
+            let question = self.wait(asker, Instant::now(), failed.take(), took).await;
             let (began, asked_at) = (Instant::now(), self.schedd.clock.now());
-            let result = Box::pin(self.look_once(asker, &uids)).await;
+            let result = Box::pin(self.look_once(&question)).await;
             took = began.elapsed();
             match result {
                 Ok(()) => backoff.reset(),
                 Err(unknown) => {
-                    self.wake(self.watchlist.no_answer(asked_at, &uids, &unknown)).await;
+                    self.wake(self.no_answer(asked_at, &question, &unknown)).await;
                     failed = Some(backoff.pause());
                 }
             }
         }
     }
 
-    /// One look, at all jobs or at those of `uids`.
-    #[tracing::instrument(name = "look", level = "error", skip_all, fields(htcjobs = asker.about(uids)))]
-    async fn look_once(&self, asker: Asker, uids: &[Uid]) -> Result<(), Unknown> {
-        let result = match asker {
-            Asker::All => self.look().await,
-            Asker::Urgent => self.look_at(uids).await,
+    /// Takes in that there was no answer. Of objects that were asked about in part, the next look at all their jobs says so.
+    fn no_answer(&self, asked_at: Timestamp, question: &Question, unknown: &Unknown) -> Vec<ObjectRef<Observed>> {
+        match question {
+            Question::All => self.watchlist.no_answer(asked_at, &[], unknown),
+            Question::Awaited(Awaited { whole, .. }) if whole.is_empty() => Vec::new(),
+            Question::Awaited(Awaited { whole, .. }) => self.watchlist.no_answer(asked_at, whole, unknown),
+        }
+    }
+
+    /// One look.
+    #[tracing::instrument(name = "look", level = "error", skip_all, fields(htcjobs = question.about()))]
+    async fn look_once(&self, question: &Question) -> Result<(), Unknown> {
+        let result = match question {
+            Question::All => self.look().await,
+            Question::Awaited(awaited) => self.look_at(&awaited.whole, &awaited.parts).await,
         };
         match &result {
             Ok(()) => {}
@@ -190,21 +216,28 @@ impl Tracker {
         result
     }
 
-    /// Waits until it is time to ask: about which objects, none for all.
-    async fn wait(&self, asker: Asker, last: Instant, failed: Option<Duration>, took: Duration) -> Vec<Uid> {
+    /// Waits until it is time to ask, and what.
+    async fn wait(&self, asker: Asker, last: Instant, failed: Option<Duration>, took: Duration) -> Question {
         loop {
             let changed = self.watchlist.changed(asker);
-            let (urgency, uids) = match asker {
-                Asker::All => (self.watchlist.urgency_of_all(), Vec::new()),
-                Asker::Urgent => self.watchlist.urgent(),
+            let (usual, question) = match asker {
+                Asker::All => {
+                    let urgency = self.watchlist.urgency_of_all();
+                    (pace::until_next_look(urgency, self.interval, self.soon, took), Question::All)
+                }
+                Asker::Few | Asker::Many => {
+                    let awaited = self.watchlist.awaited(asker == Asker::Many);
+                    let (urgency, many) = (awaited.urgency, awaited.many);
+                    let pause = pace::until_next_question(urgency, self.interval, self.soon, many, took);
+                    (pause, Question::Awaited(awaited))
+                }
             };
-            let usual = pace::until_next(urgency, self.interval, self.soon, matches!(asker, Asker::Urgent), took);
             let pause = usual.map(|pause| failed.unwrap_or(pause));
             match pause {
                 None => changed.await,
                 Some(pause) => {
                     tokio::select! {
-                        () = tokio::time::sleep_until(last + pause) => return uids,
+                        () = tokio::time::sleep_until(last + pause) => return question,
                         () = changed => {}
                     }
                 }
@@ -339,8 +372,37 @@ impl Tracker {
             .orphans(shown.ads.iter().filter(|(uid, _)| !objects.contains(*uid)).map(|(_, ads)| ads.len()).sum());
     }
 
+    /// Asks about the jobs of some objects, and about those of the latest attempts of others.
+    async fn look_at(&self, whole: &[Uid], parts: &[(Uid, Attempt)]) -> Result<(), Unknown> {
+        if !whole.is_empty() {
+            self.look_at_whole(whole).await?;
+        }
+        if !parts.is_empty() {
+            self.look_at_parts(parts).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks about the jobs of these attempts of these objects. What is found are jobs that are there; the answer says of none that it is
+    /// not. As it says more of them than an earlier answer, it is asked for while no look at all jobs is under way.
+    async fn look_at_parts(&self, parts: &[(Uid, Attempt)]) -> Result<(), Unknown> {
+        let _turn = self.turn.lock().await;
+        let found = self.ask(Box::pin(self.schedd.queue_of_attempts(parts))).await?;
+        let Found { asked_at, birthdate, mut shown, .. } = found;
+        let users = &self.schedd.users;
+        let woken = self.watchlist.joined(parts, |uid| {
+            let unsure = users.assigned(uid).is_some_and(|(_, since)| asked_at <= since);
+            if unsure || shown.doubt(uid, users).is_some() {
+                return None;
+            }
+            Some((asked_at, birthdate, shown.ads.remove(uid).unwrap_or_default()))
+        });
+        self.wake(woken).await;
+        Ok(())
+    }
+
     /// Asks about the jobs of these objects: what is found is all that there is of them.
-    async fn look_at(&self, uids: &[Uid]) -> Result<(), Unknown> {
+    async fn look_at_whole(&self, uids: &[Uid]) -> Result<(), Unknown> {
         let inherited = self.watchlist.inherited(uids);
         let found = self.ask(self.with_inherited(&inherited, Box::pin(self.schedd.queue_of(uids)))).await?;
         self.publish(found, uids, &inherited).await;

@@ -207,8 +207,8 @@ struct Lanes {
 }
 
 impl Lanes {
-    fn of(&self, job: &WorkItem) -> &mpsc::Sender<Queued> {
-        if sizes::touches(job) > sizes::LARGE { &self.large } else { &self.small }
+    fn of(&self, job: &WorkItem, sizes: &Sizes) -> &mpsc::Sender<Queued> {
+        if sizes.is_large(job) { &self.large } else { &self.small }
     }
 }
 
@@ -221,12 +221,12 @@ impl Workers {
             .metrics
             .count_requests(move || counted.upgrade().map(|shared| shared.registry.depths()).unwrap_or_default());
         let mut tasks = JoinSet::new();
-        let mut lane = || {
+        let mut lane = |rests| {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            tasks.spawn(lane::serve(Arc::clone(&shared), receiver));
+            tasks.spawn(lane::serve(Arc::clone(&shared), receiver, rests));
             sender
         };
-        let mut lanes = || Lanes { small: lane(), large: lane() };
+        let mut lanes = || Lanes { small: lane(false), large: lane(true) };
         let (submit, remove, hold, tidy) = (lanes(), lanes(), lanes(), lanes());
         let mut fetched_by = |fetchers: Fetchers, limit| {
             let (sender, receiver) = mpsc::channel(QUEUE);
@@ -245,13 +245,14 @@ impl Workers {
     /// being looked for: whatever that takes, it holds up nobody else.
     #[must_use]
     pub fn hand_over(&self, job: WorkItem) -> bool {
+        let sizes = &self.shared.sizes;
         let lane = match job.request.key.kind {
-            Kind::Submit => self.submit.of(&job),
-            Kind::Remove => self.remove.of(&job),
-            Kind::Hold | Kind::Release => self.hold.of(&job),
+            Kind::Submit => self.submit.of(&job, sizes),
+            Kind::Remove => self.remove.of(&job, sizes),
+            Kind::Hold | Kind::Release => self.hold.of(&job, sizes),
             Kind::Fetch if job.request.alone => &self.fetch_again,
-            Kind::Fetch => self.fetch.of(&job),
-            Kind::Tidy | Kind::Adopt => self.tidy.of(&job),
+            Kind::Fetch => self.fetch.of(&job, sizes),
+            Kind::Tidy | Kind::Adopt => self.tidy.of(&job, sizes),
             // The controller carries these out itself.
             Kind::AttachFinalizer | Kind::ReleaseFinalizer | Kind::DeleteObject => return false,
         };

@@ -1,17 +1,18 @@
 //! Remove, hold, release, adopt, tidy: each names the objects in its constraint, none goes by numbers alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use super::fetch::adopted_folder;
 use super::left::Left;
-use super::parts::{Call, InParts};
+use super::parts::{Call, InParts, STOPPED};
 use super::schedd::{Schedd, quoted, unknown};
 use super::tools::{Output, ToolError};
 use crate::api::text::{WORDS, harmless};
 use crate::machine::facts::{Hold, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
 use crate::machine::judge::REMOVED_BY_US;
-use crate::machine::{ClusterId, Indices, JobId, Uid};
+use crate::machine::{ClusterId, Index, Indices, JobId, Uid};
 
 /// What the tools say, each in its own words, when nothing matched; with nothing else on standard error it is no failure.
 const NO_MATCH: &[&str] =
@@ -28,7 +29,7 @@ const PROCS_PER_CALL: usize = 5000;
 
 impl Schedd {
     /// `condor_rm` of all jobs of these objects.
-    pub async fn remove(&self, uids: &[Uid], parts: InParts<'_>) -> Result<(), Unknown> {
+    pub async fn remove(&self, uids: &[Uid], parts: InParts<'_>) -> Result<Duration, Unknown> {
         let (jobs, arguments) = (self.my_jobs_of(uids).await?, ["-reason", REMOVED_BY_US]);
         let call = Call { tool: "condor_rm", arguments: &arguments, jobs: &jobs, state: "true", removes: true };
         self.call_in_parts(&call, parts).await
@@ -42,7 +43,7 @@ impl Schedd {
     }
 
     /// `condor_rm` of those jobs of these objects that have not ended.
-    pub async fn remove_unfinished(&self, uids: &[Uid], parts: InParts<'_>) -> Result<(), Unknown> {
+    pub async fn remove_unfinished(&self, uids: &[Uid], parts: InParts<'_>) -> Result<Duration, Unknown> {
         let jobs = self.my_jobs_of(uids).await?;
         let reason = format!("{REMOVED_BY_US}: activeDeadlineSeconds or maxFailedIndexes");
         let arguments = ["-reason", reason.as_str()];
@@ -103,7 +104,7 @@ impl Schedd {
     }
 
     /// `condor_hold` of the idle and running jobs of these objects, with the subcode that says that it was us.
-    pub async fn hold(&self, uids: &[Uid], parts: InParts<'_>) -> Result<(), Unknown> {
+    pub async fn hold(&self, uids: &[Uid], parts: InParts<'_>) -> Result<Duration, Unknown> {
         let jobs = self.my_jobs_of(uids).await?;
         let subcode = Hold::SUSPENDED.to_string();
         let arguments = ["-reason", "the HTCJob is suspended, or its queue took its room back", "-subcode", &subcode];
@@ -112,7 +113,7 @@ impl Schedd {
     }
 
     /// `condor_release` of the jobs of these objects that [`Self::hold`] holds.
-    pub async fn release(&self, uids: &[Uid], parts: InParts<'_>) -> Result<(), Unknown> {
+    pub async fn release(&self, uids: &[Uid], parts: InParts<'_>) -> Result<Duration, Unknown> {
         let held = format!(
             "JobStatus == 5 && HoldReasonCode == {} && HoldReasonSubCode == {}",
             Hold::BY_USER,
@@ -181,10 +182,40 @@ impl Schedd {
         }
     }
 
-    /// Lets these ended jobs leave the queue; they stay in history as completed.
-    pub async fn tidy(&self, jobs: &[(&Uid, &Indices)]) -> Result<(), Unknown> {
+    /// Lets these ended jobs leave the queue, in parts; they stay in history as completed. How long the last part took.
+    ///
+    /// # Errors
+    /// HTCondor gave no answer, or the operator may no longer act. Parts before that were carried out.
+    pub async fn tidy(&self, jobs: &[(&Uid, &Indices)], parts: InParts<'_>) -> Result<Duration, Unknown> {
+        let each = |(uid, indices): &(&'_ Uid, &Indices)| {
+            let uid = (*uid).clone();
+            indices.iter().map(move |index| (uid.clone(), index)).collect::<Vec<_>>()
+        };
+        let all: Vec<(Uid, Index)> = jobs.iter().flat_map(each).collect();
+        let (mut rest, mut size) = (all.as_slice(), parts.sizes.first);
+        loop {
+            let (part, others) = rest.split_at(size.min(rest.len()));
+            let began = Instant::now();
+            self.tidy_part(part).await?;
+            let took = began.elapsed();
+            if others.is_empty() {
+                return Ok(took);
+            }
+            (rest, size) = (others, parts.sizes.next(size, took));
+            tokio::time::sleep(took).await;
+            if !(parts.may_act)() {
+                return Err(unknown(Why::Incomplete, STOPPED.to_owned()));
+            }
+        }
+    }
+
+    async fn tidy_part(&self, jobs: &[(Uid, Index)]) -> Result<(), Unknown> {
         const TOOL: &str = "condor_qedit";
-        let constraint = format!("{} && JobStatus == 4", self.jobs_by_index(jobs).await?);
+        let of_each: Vec<(&Uid, Indices)> = jobs
+            .chunk_by(|one, other| one.0 == other.0)
+            .filter_map(|chunk| Some((&chunk.first()?.0, chunk.iter().map(|(_, index)| *index).collect())))
+            .collect();
+        let constraint = format!("{} && JobStatus == 4", self.jobs_by_index(&of_each).await?);
         let arguments = ["-name", self.name.as_str(), "-constraint", &constraint, "LeaveJobInQueue", "False"];
         let result = self.tools.run(TOOL, &arguments).await;
         self.no_match_is_fine(TOOL, result)
@@ -192,7 +223,7 @@ impl Schedd {
 
     /// ClassAd expression for these jobs; at most 300 objects and some thousand jobs stay far from the limits of 400 alternatives and
     /// 128 KiB.
-    async fn jobs_by_index(&self, jobs: &[(&Uid, &Indices)]) -> Result<String, Unknown> {
+    async fn jobs_by_index(&self, jobs: &[(&Uid, Indices)]) -> Result<String, Unknown> {
         let each: Vec<String> = jobs
             .iter()
             .map(|(uid, indices)| {

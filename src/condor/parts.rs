@@ -22,6 +22,9 @@ const LONGEST: Duration = Duration::from_secs(120);
 /// Shortest pause between two questions whether a part has left.
 const LOOK: Duration = Duration::from_millis(300);
 
+/// Why not all parts were carried out.
+pub(super) const STOPPED: &str = "stopped half way: the operator may not act now";
+
 /// How many jobs are acted on at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartSizes {
@@ -41,7 +44,7 @@ impl PartSizes {
     }
 
     /// The size of the next part, if one of this size took so long.
-    fn next(self, size: usize, took: Duration) -> usize {
+    pub(super) fn next(self, size: usize, took: Duration) -> usize {
         let next = match took {
             took if took < QUICK => size * 2,
             took if took > SLOW => size / 2,
@@ -86,11 +89,11 @@ pub struct InParts<'a> {
 
 impl Schedd {
     /// Calls a tool for the jobs of a call: at once if they are few, else in parts by their ids, with pauses as long as the calls took,
-    /// so that the schedd has at least half of its time for others. It ends early after [`LONGEST`].
+    /// so that the schedd has at least half of its time for others. It ends early after [`LONGEST`]. How long the last part took.
     ///
     /// # Errors
     /// HTCondor gave no answer, or the operator may no longer act. Parts before that were carried out.
-    pub(super) async fn call_in_parts(&self, call: &Call<'_>, parts: InParts<'_>) -> Result<(), Unknown> {
+    pub(super) async fn call_in_parts(&self, call: &Call<'_>, parts: InParts<'_>) -> Result<Duration, Unknown> {
         let since = Instant::now();
         if parts.jobs > parts.sizes.most {
             let mut rest = self.ids_of(call).await?;
@@ -98,11 +101,10 @@ impl Schedd {
             let mut size = parts.sizes.first;
             while rest.len() > parts.sizes.most {
                 if !(parts.may_act)() {
-                    let message = format!("{} was stopped half way: the operator may not act now", call.tool);
-                    return Err(unknown(Why::Incomplete, message));
+                    return Err(unknown(Why::Incomplete, STOPPED.to_owned()));
                 }
                 if since.elapsed() > LONGEST {
-                    return Ok(());
+                    return Ok(Duration::ZERO);
                 }
                 let part: Vec<JobId> = rest.drain(..size.min(rest.len())).collect();
                 let Some(last) = part.last() else { break };
@@ -125,7 +127,9 @@ impl Schedd {
             }
         }
         // The last part, with what has come since.
-        self.call_for(call, call.jobs).await
+        let began = Instant::now();
+        self.call_for(call, call.jobs).await?;
+        Ok(began.elapsed())
     }
 
     async fn call_for(&self, call: &Call<'_>, jobs: &str) -> Result<(), Unknown> {

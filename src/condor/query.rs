@@ -10,7 +10,7 @@ use super::schedd::{EXCESS, NOT_ADOPTED, NUMBERS, QUEUE_TOOL, Schedd, among, by_
 pub use super::shown::{Ads, Shown};
 use crate::machine::facts::{Reach, Unknown, Why, Witness};
 use crate::machine::inherited::InheritedJob;
-use crate::machine::{JobId, SchedDate, Uid};
+use crate::machine::{Attempt, JobId, SchedDate, Uid};
 
 /// A remote condor_history reads at most `HISTORY_HELPER_MAX_HISTORY` ads (50,000 in 23.9) and then ends with rc 0, unless
 /// it is told a number.
@@ -19,6 +19,8 @@ const SCAN_ALL: [&str; 2] = ["-scanlimit", "2000000000"];
 pub const UIDS_PER_CALL: usize = 1500;
 /// Clusters in one constraint.
 const CLUSTERS_PER_CALL: usize = 5000;
+/// Alternatives in one constraint: 25.14 matches nothing, and says nothing, from 400 on.
+const ALTERNATIVES: usize = 100;
 /// A date is taken for earlier only if it is so by this many seconds.
 const DATE_MARGIN: i64 = 60;
 
@@ -84,6 +86,21 @@ impl Schedd {
     /// All jobs of these objects that are in the queue, and those that do not say whose they are; at most [`UIDS_PER_CALL`] objects.
     pub async fn queue_of(&self, uids: &[Uid]) -> Result<Shown, Unknown> {
         self.ask_queue(&format!("({} || !isString(HTCJobUID))", among(uids)), uids).await
+    }
+
+    /// Those in the queue that are of an attempt of one of these objects from the given one on.
+    pub async fn queue_of_attempts(&self, parts: &[(Uid, Attempt)]) -> Result<Shown, Unknown> {
+        let mut shown = Shown::default();
+        for parts in parts.chunks(ALTERNATIVES) {
+            let uids: Vec<Uid> = parts.iter().map(|(uid, _)| uid.clone()).collect();
+            let its = |(uid, from): &(Uid, Attempt)| {
+                format!("(HTCJobUID =?= {} && HTCJobAttempt >= {})", quoted(uid.as_str()), from.0)
+            };
+            let which: Vec<String> = parts.iter().map(its).collect();
+            shown.absorb(self.ask_queue(&format!("({})", which.join(" || ")), &uids).await?);
+        }
+        shown.sort();
+        Ok(shown)
     }
 
     /// Those in the queue that say that their HTCJob is in this namespace. For people: jobs of the Go operator do not say it, and

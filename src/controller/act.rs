@@ -14,7 +14,7 @@ use crate::api::{BACKEND, Backend, CLAIM, FINALIZER, OLD_FINALIZER, OPERATOR, Ob
 use crate::failpoint::{Point, around};
 use crate::ledger::RequestResult;
 use crate::machine::decide::{Action, Decision, Look};
-use crate::machine::facts::{Failure, Record, SpecRefused};
+use crate::machine::facts::{Failure, Record, Spec, SpecRefused};
 use crate::machine::ids::{IDS_IN_LINE, id_lines};
 use crate::machine::request::ReleasePermit;
 use crate::machine::{Request, RequestKey, Work};
@@ -61,7 +61,8 @@ pub(super) async fn act(
     let mut about_to_change = gathered.facts.in_flight.is_some() || matches!(look, Look::Every { soon: true, .. });
     let reference = ObjectRef::from_obj(object);
     if let Some(pool) = &gathered.place.pool {
-        pool.tracker.watch(uid, &reference, look, gathered.still_inherited());
+        let jobs = gathered.facts.object.spec.as_ref().map_or(0, Spec::count);
+        pool.tracker.watch(uid, &reference, look, jobs, gathered.still_inherited());
     }
     match action {
         Action::Hand(Request { work: Work::AttachFinalizer, .. }) => {
@@ -210,7 +211,7 @@ async fn patch_metadata(
 fn forget(context: &Context, gathered: &Gathered, reference: &ObjectRef<Observed>) {
     let uid = &gathered.facts.object.uid;
     if let Some(pool) = &gathered.place.pool {
-        pool.tracker.watch(uid, reference, Look::Nothing, Arc::default());
+        pool.tracker.watch(uid, reference, Look::Nothing, 0, Arc::default());
     }
     context.pools.forget(uid);
     context.namespace_jobs.forget(uid);

@@ -110,6 +110,8 @@ pub enum Look {
     Nothing,
     /// Ask at the usual interval; wake the object when its ads change.
     Changes,
+    /// The same, and ask soon about the jobs of the attempts from this one on, which HTCondor is accepting.
+    Accepting(Attempt),
     /// Ask, and wake the object after each answer.
     Every {
         /// Ask history, too, and whether it reaches back this far.
@@ -126,6 +128,8 @@ impl Look {
                 Self::Every { history: a.or(b), soon: s || t }
             }
             (every @ Self::Every { .. }, _) | (_, every @ Self::Every { .. }) => every,
+            (Self::Accepting(a), Self::Accepting(b)) => Self::Accepting(a.min(b)),
+            (accepting @ Self::Accepting(_), _) | (_, accepting @ Self::Accepting(_)) => accepting,
             (Self::Changes, _) | (_, Self::Changes) => Self::Changes,
             (Self::Nothing, Self::Nothing) => Self::Nothing,
         };
@@ -484,6 +488,11 @@ impl<'a> Run<'a> {
     fn watch_closely(&mut self, event: Timestamp) {
         let soon = self.now.since(event) < self.settings.eager;
         self.look.more(Look::Every { history: None, soon });
+    }
+
+    /// Asks HTCondor again soon, for as long as something is awaited that was begun. The tracker spares what lasts long.
+    fn await_effect(&mut self) {
+        self.look.more(Look::Every { history: None, soon: true });
     }
 }
 

@@ -7,7 +7,9 @@ mod sightings;
 mod submitter;
 mod verdict;
 
-use super::facts::{Ad, Answer, Evidence, History, Job, Object, Past, Queue, Record, Submission, Unknown, Witness};
+use super::facts::{
+    Answer, Earlier, Evidence, History, Job, Object, Past, Queue, Record, Submission, Unknown, Witness,
+};
 use super::ids::{Attempt, Birthdate, Index, JobId, SchedDate, ScheddName, Timestamp, Uid};
 use super::indices::Indices;
 use super::inherited::{Inherited, InheritedJob};
@@ -223,10 +225,15 @@ fn asked_after_death<'a>(
 
 /// Fails unless the queue was asked twice after `since` and did not show such a job either time. HTCondor may answer with
 /// success and show less than there is.
-fn missing_twice(queue: &Queue, since: Timestamp, shows: impl Fn(&[Ad]) -> bool, rules: &Rules) -> Result<(), Doubt> {
+fn missing_twice(
+    queue: &Queue,
+    since: Timestamp,
+    shows: impl Fn(&Earlier) -> bool,
+    rules: &Rules,
+) -> Result<(), Doubt> {
     match &queue.before {
         _ if !rules.two_answers => Ok(()),
-        Some(before) if (before.asked_at > since || !rules.ask_after_death) && !shows(&before.ads) => Ok(()),
+        Some(before) if (before.asked_at > since || !rules.ask_after_death) && !shows(before) => Ok(()),
         Some(_) | None => Err(Doubt::SeenOnce),
     }
 }
@@ -237,11 +244,11 @@ pub fn has_left(job: &Job, queue: &Queue, rules: &Rules) -> Result<(), Doubt> {
         return Err(Doubt::NotAskedSince);
     }
     // Within one queue an id is one job, whatever else its ad says now; in another queue the same id is another job.
-    let shows = |ads: &[Ad]| queue.birthdate == job.birthdate && ads.binary_search_by_key(&job.id, |ad| ad.id).is_ok();
-    if shows(&queue.ads) {
+    let same = queue.birthdate == job.birthdate;
+    if same && queue.ads.binary_search_by_key(&job.id, |ad| ad.id).is_ok() {
         return Err(Doubt::Present(vec![job.id]));
     }
-    missing_twice(queue, job.recorded, shows, rules)
+    missing_twice(queue, job.recorded, |before| same && before.shows(job.id), rules)
 }
 
 pub(super) fn past_settled(past: Past, queue: &Queue, rules: &Rules) -> Result<(), Doubt> {
@@ -307,7 +314,7 @@ pub fn prove_gone(
     if expected {
         let dead = dead_since(&attempts, record, settings, rules);
         let since = last_change.into_iter().chain(dead).chain(settled_at(past, rules)).max();
-        missing_twice(queue, since.unwrap_or(Timestamp(0)), |ads| !ads.is_empty(), rules)?;
+        missing_twice(queue, since.unwrap_or(Timestamp(0)), |before| !before.shown.is_empty(), rules)?;
     }
     Ok(ProvenGone { uid: object.uid.clone(), asked_at: queue.asked_at })
 }
@@ -339,7 +346,7 @@ pub fn prove_never_accepted(
         return Err(Doubt::Present(left));
     }
     let since = dead_since(&attempts, record, settings, rules).into_iter().chain(settled_at(past, rules)).max();
-    let shows = |ads: &[Ad]| ads.iter().any(|ad| indices.contains(ad.index));
+    let shows = |before: &Earlier| before.shown.iter().any(|(_, index)| indices.contains(*index));
     missing_twice(queue, since.unwrap_or(Timestamp(0)), shows, rules)?;
     let history = match &evidence.history {
         Answer::Known(history) if history.asked_at > queue.asked_at || !rules.ask_after_death => history,

@@ -1,6 +1,8 @@
 //! What is known about one watched object, and when history is asked about it.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
@@ -9,23 +11,29 @@ use crate::api::Observed;
 use crate::machine::decide::Look;
 use crate::machine::facts::{Ad, Answer, Earlier, Evidence, History, Queue, Reach, Unknown, Why};
 use crate::machine::inherited::InheritedJob;
-use crate::machine::{Attempt, JobId, Timestamp};
+use crate::machine::{Attempt, Birthdate, JobId, Timestamp};
 use crate::retry::Backoff;
 
 /// condor_q shows this many jobs in less than half a second.
-const LARGE: usize = 2000;
+pub(super) const LARGE: usize = 2000;
+
+/// What is awaited for this time without news is for the looks at all jobs to show.
+const TOO_LONG: Duration = Duration::from_secs(200);
 
 /// Looks without news after which it is no longer asked briskly. The schedd has a job's files a second after
 /// `condor_submit` has returned, whatever their size.
 const BRISK_LOOKS: u8 = 8;
 
 /// How soon HTCondor should be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
     /// Not at all: nothing is watched.
+    #[default]
     Nothing,
     /// At the usual interval.
     Interval,
+    /// After this time: something is awaited, and has been for ten times as long.
+    Lasting(Reverse<Duration>),
     /// A little later.
     Soon,
     /// Several times in that while: something is about to happen, and mostly does within a second.
@@ -58,6 +66,10 @@ pub(super) struct Entry {
     spoiled: bool,
     /// Answers since there was news.
     stale: u8,
+    /// When the first of these answers was asked for.
+    stale_since: Option<Timestamp>,
+    /// Number of its jobs, as far as that is known without an answer.
+    expected: usize,
     /// When the question was put whose answer last changed some of the ads that are shown, if it was younger than theirs.
     changed_at: Option<Timestamp>,
 }
@@ -81,7 +93,7 @@ struct Asked {
 fn reach(look: &Look) -> Option<&Reach> {
     match look {
         Look::Every { history, .. } => history.as_ref(),
-        Look::Changes | Look::Nothing => None,
+        Look::Changes | Look::Accepting(_) | Look::Nothing => None,
     }
 }
 
@@ -117,6 +129,8 @@ impl Entry {
             asked: None,
             spoiled: false,
             stale: 0,
+            stale_since: None,
+            expected: 0,
             changed_at: None,
         }
     }
@@ -129,8 +143,9 @@ impl Entry {
         self.silent_since
     }
 
-    /// Watches it in this way; whether that is news.
-    pub(super) fn set(&mut self, look: Look) -> bool {
+    /// Watches it in this way; whether that is news. `expected`: number of its jobs.
+    pub(super) fn set(&mut self, look: Look, expected: usize) -> bool {
+        self.expected = expected;
         if reach(&look) != reach(&self.look) {
             // What was answered to another question says nothing about when to ask this one.
             self.asked = None;
@@ -140,7 +155,7 @@ impl Entry {
         }
         let news = look != self.look;
         if news {
-            self.stale = 0;
+            self.has_news();
         }
         self.look = look;
         news
@@ -152,14 +167,54 @@ impl Entry {
             Look::Nothing => Urgency::Nothing,
             _ if unknown => Urgency::Now,
             Look::Changes | Look::Every { soon: false, .. } => Urgency::Interval,
-            Look::Every { soon: true, .. } if self.stale < BRISK_LOOKS => Urgency::Briskly,
-            Look::Every { soon: true, .. } => Urgency::Soon,
+            Look::Every { soon: true, .. } | Look::Accepting(_) if self.stale < BRISK_LOOKS => Urgency::Briskly,
+            Look::Every { soon: true, .. } | Look::Accepting(_) => match self.without_news() {
+                lasts if lasts < Duration::from_secs(10) => Urgency::Soon,
+                lasts if lasts < TOO_LONG => Urgency::Lasting(Reverse(lasts / 10)),
+                _ => Urgency::Interval,
+            },
         }
+    }
+
+    /// Whether it is to be asked about by itself.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.urgency() > Urgency::Interval
+    }
+
+    /// How long its answers have brought no news.
+    fn without_news(&self) -> Duration {
+        match (&self.evidence.queue, self.stale_since) {
+            (Answer::Known(shown), Some(since)) => self.kept_back.as_ref().unwrap_or(shown).asked_at.since(since),
+            (Answer::Known(_) | Answer::Unknown(_), _) => Duration::ZERO,
+        }
+    }
+
+    fn has_news(&mut self) {
+        (self.stale, self.stale_since) = (0, None);
+    }
+
+    fn has_no_news(&mut self, asked_at: Timestamp) {
+        self.stale = self.stale.saturating_add(1);
+        self.stale_since.get_or_insert(asked_at);
     }
 
     /// Whether an answer about it alone takes so long that it would hold up others.
     pub(super) fn is_large(&self) -> bool {
-        matches!(&self.evidence.queue, Answer::Known(queue) if queue.ads.len() > LARGE)
+        self.expected.max(self.jobs()) > LARGE
+    }
+
+    /// Number of its jobs in the answer that is shown.
+    pub(super) fn jobs(&self) -> usize {
+        self.evidence.queued().len()
+    }
+
+    /// The attempts that it is to be asked about, from this one on, if it has many jobs and the others are of no interest now.
+    pub(super) fn accepting(&self) -> Option<Attempt> {
+        let known = matches!(self.evidence.queue, Answer::Known(_));
+        match self.look {
+            Look::Accepting(attempt) if known && self.is_large() => Some(attempt),
+            _ => None,
+        }
     }
 
     /// Takes in an answer of the queue; whether the object is to be woken.
@@ -173,13 +228,16 @@ impl Entry {
             if queue.asked_at <= held.asked_at {
                 return false;
             }
-            queue.before = (held.birthdate == queue.birthdate)
-                .then(|| Earlier { asked_at: held.asked_at, ads: Arc::clone(&held.ads) });
+            queue.before = (held.birthdate == queue.birthdate).then(|| Earlier::new(held.asked_at, &held.ads));
             if queue.ads == shown.ads {
                 queue.ads = Arc::clone(&shown.ads);
                 news = queue.birthdate != shown.birthdate || queue.nameless != shown.nameless;
             }
-            self.stale = if news { 0 } else { self.stale.saturating_add(1) };
+            if news {
+                self.has_news();
+            } else {
+                self.has_no_news(queue.asked_at);
+            }
             if !self.may_be_shown(news) {
                 self.kept_back = Some(queue);
                 return false;
@@ -195,20 +253,9 @@ impl Entry {
     /// They take the place of the ads of the same jobs. What is shown keeps its date: which jobs are not in the queue is known
     /// from then, and is said by no such answer. While history is wanted, nothing is touched.
     pub(super) fn changed(&mut self, asked_at: Timestamp, ads: &[Ad]) -> bool {
-        let old = |history: &History| history.asked_at >= asked_at;
-        if reach(&self.look).is_some()
-            || self.asking.is_some()
-            || matches!(&self.evidence.history, Answer::Known(history) if old(history))
-            || self.changed_at.is_some_and(|at| asked_at <= at)
-        {
-            return false;
-        }
-        let Answer::Known(shown) = &mut self.evidence.queue else {
+        let Some(shown) = self.older_answer(asked_at) else {
             return false;
         };
-        if asked_at <= shown.asked_at {
-            return false;
-        }
         let mut merged: Option<Vec<Ad>> = None;
         for ad in ads {
             if let Ok(place) = shown.ads.binary_search_by_key(&ad.id, |ad| ad.id)
@@ -222,8 +269,55 @@ impl Entry {
             return false;
         };
         shown.ads = merged.into();
-        (self.changed_at, self.stale) = (Some(asked_at), 0);
+        self.changed_at = Some(asked_at);
+        self.has_news();
         true
+    }
+
+    /// Takes in all ads of its latest attempts, asked for at `asked_at` of the queue of this birthdate, which was read before and after
+    /// it; whether the object is to be woken.
+    ///
+    /// They are added to what is shown, or take the place of the ads of the same jobs. What is shown keeps its date, and what is missing among
+    /// them stays: this answer says of no job that it is not there.
+    pub(super) fn joined(&mut self, asked_at: Timestamp, birthdate: Birthdate, ads: Vec<Ad>) -> bool {
+        let Some(shown) = self.older_answer(asked_at).filter(|shown| shown.birthdate == birthdate) else {
+            return false;
+        };
+        let place = |ad: &Ad| shown.ads.binary_search_by_key(&ad.id, |ad| ad.id);
+        let news: Vec<Ad> =
+            ads.into_iter().filter(|ad| place(ad).ok().is_none_or(|place| shown.ads[place] != *ad)).collect();
+        if news.is_empty() {
+            self.has_no_news(asked_at);
+            return false;
+        }
+        let mut merged = shown.ads.to_vec();
+        for ad in news {
+            match place(&ad) {
+                Ok(place) => merged[place] = ad,
+                Err(_) => merged.push(ad),
+            }
+        }
+        merged.sort_unstable_by_key(|ad| ad.id);
+        shown.ads = merged.into();
+        self.changed_at = Some(asked_at);
+        self.has_news();
+        true
+    }
+
+    /// The answer that is shown, if ads that were asked for at `asked_at` may be put into it.
+    fn older_answer(&mut self, asked_at: Timestamp) -> Option<&mut Queue> {
+        let younger = |history: &History| history.asked_at >= asked_at;
+        if reach(&self.look).is_some()
+            || self.asking.is_some()
+            || matches!(&self.evidence.history, Answer::Known(history) if younger(history))
+            || self.changed_at.is_some_and(|at| asked_at <= at)
+        {
+            return None;
+        }
+        match &mut self.evidence.queue {
+            Answer::Known(shown) if asked_at > shown.asked_at => Some(shown),
+            Answer::Known(_) | Answer::Unknown(_) => None,
+        }
     }
 
     /// Whether this answer of the queue was asked for before the history that is shown, and has come after it. What left the

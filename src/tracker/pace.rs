@@ -1,5 +1,6 @@
 //! How often HTCondor is asked which jobs have changed: as often as it is cheap.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -51,23 +52,43 @@ pub(super) fn pause(changes: Cost, all: Cost, interval: Duration) -> Option<Dura
     Some(Duration::try_from_secs_f64(period).map_or(interval, |pause| pause.clamp(SHORTEST, interval)))
 }
 
-/// The pause between two questions about the queue, if the last one took so long and was answered; none if there is nothing to ask. It is
-/// as long at least: nobody asks more than half of the time. `brisk`: whether objects that want it are asked about several times in `soon`.
-pub(super) fn until_next(
+/// The pause between two looks at all jobs, if the last one took so long and was answered; none if there is nothing to ask. It is as long at
+/// least: nobody looks for more than half of the time.
+pub(super) fn until_next_look(
     urgency: Urgency,
     interval: Duration,
     soon: Duration,
-    brisk: bool,
+    took: Duration,
+) -> Option<Duration> {
+    Some(until_next(urgency, interval, soon)?.max(took))
+}
+
+/// The pause between two questions about objects of which something is awaited, and about no others. `many`: they have many jobs, and such
+/// questions take a third of the time at most. What is long in answering about few is a schedd that is busy with other things, and one question
+/// that waits for it costs it no more than ten.
+pub(super) fn until_next_question(
+    urgency: Urgency,
+    interval: Duration,
+    soon: Duration,
+    many: bool,
     took: Duration,
 ) -> Option<Duration> {
     let pause = match urgency {
-        Urgency::Nothing => return None,
-        Urgency::Interval => interval,
-        Urgency::Briskly if brisk => soon / 5,
-        Urgency::Soon | Urgency::Briskly => soon,
-        Urgency::Now => soon / 10,
+        Urgency::Briskly if !many => soon / 5,
+        Urgency::Nothing | Urgency::Interval => return None,
+        _ => until_next(urgency, interval, soon)?,
     };
-    Some(pause.max(took))
+    Some(pause.max(if many { took * 2 } else { took.min(soon) }))
+}
+
+fn until_next(urgency: Urgency, interval: Duration, soon: Duration) -> Option<Duration> {
+    match urgency {
+        Urgency::Nothing => None,
+        Urgency::Interval => Some(interval),
+        Urgency::Lasting(Reverse(pause)) => Some(pause.min(interval).max(soon)),
+        Urgency::Soon | Urgency::Briskly => Some(soon),
+        Urgency::Now => Some(soon / 10),
+    }
 }
 
 #[cfg(test)]
@@ -117,14 +138,44 @@ mod tests {
         assert!(pauses[16..].iter().all(|pause| *pause <= 1.0), "{pauses:?}");
     }
 
+    const SOON: Duration = Duration::from_secs(1);
+
     #[test]
-    fn what_takes_long_is_asked_half_of_the_time_at_most() {
-        let next = |urgency, took| until_next(urgency, INTERVAL, Duration::from_secs(1), true, took);
-        for urgency in [Urgency::Interval, Urgency::Soon, Urgency::Briskly, Urgency::Now] {
+    fn looks_at_all_jobs_take_half_of_the_time_at_most() {
+        let next = |urgency, took| until_next_look(urgency, INTERVAL, SOON, took);
+        let lasting = Urgency::Lasting(Reverse(SOON * 3));
+        for urgency in [Urgency::Interval, lasting, Urgency::Soon, Urgency::Briskly, Urgency::Now] {
             assert_eq!(next(urgency, INTERVAL * 3), Some(INTERVAL * 3), "{urgency:?}");
             assert!(next(urgency, Duration::ZERO) <= Some(INTERVAL), "{urgency:?}");
         }
         assert_eq!(next(Urgency::Nothing, INTERVAL * 3), None);
+    }
+
+    #[test]
+    fn what_is_awaited_is_asked_for_within_a_second_or_three_times_what_that_takes() {
+        let millis = Duration::from_millis;
+        for took in [0, 15, 300, 1000, 2800, 20_000].map(millis) {
+            for urgency in [Urgency::Soon, Urgency::Briskly, Urgency::Now] {
+                for many in [false, true] {
+                    let next = until_next_question(urgency, INTERVAL, SOON, many, took).unwrap();
+                    assert!(next <= SOON.max(took * 3), "{next:?} after {took:?}, {urgency:?}, {many}");
+                    assert!(next >= took * 2 || !many);
+                }
+            }
+        }
+        let few = |took| until_next_question(Urgency::Briskly, INTERVAL, SOON, false, millis(took));
+        assert_eq!(few(15), Some(SOON / 5));
+        assert_eq!(few(2800), Some(SOON), "a busy schedd is not left alone for as long as it was busy");
+    }
+
+    #[test]
+    fn what_lasts_long_is_asked_for_after_a_tenth_of_that_time() {
+        let next =
+            |lasts| until_next_question(Urgency::Lasting(Reverse(lasts / 10)), INTERVAL, SOON, false, Duration::ZERO);
+        assert_eq!(next(SOON * 60), Some(SOON * 6));
+        assert_eq!(next(SOON * 5), Some(SOON));
+        assert_eq!(next(SOON * 600), Some(INTERVAL));
+        assert_eq!(until_next_question(Urgency::Interval, INTERVAL, SOON, false, SOON), None, "it is watched");
     }
 
     proptest! {

@@ -8,14 +8,14 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
-use super::entry::{Entry, Urgency};
+use super::entry::{Entry, LARGE, Urgency};
 use super::{Asker, is_live};
 use crate::api::Observed;
 use crate::condor::query::{Ads, WantedInherited};
 use crate::machine::decide::Look;
-use crate::machine::facts::{Answer, Evidence, History, JobStatus, Queue, Reach, Unknown};
+use crate::machine::facts::{Ad, Answer, Evidence, History, JobStatus, Queue, Reach, Unknown};
 use crate::machine::inherited::InheritedJob;
-use crate::machine::{Timestamp, Uid};
+use crate::machine::{Attempt, Birthdate, Timestamp, Uid};
 use crate::retry::Backoff;
 
 /// Most objects that are asked about by themselves; it costs as much to ask about all when there are more.
@@ -25,14 +25,28 @@ const FEW: usize = 1000;
 /// thousands wait shall cost no more than those looks.
 const FEW_LIVE: usize = 1000;
 
+/// What is to be asked about objects of which something is awaited.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Awaited {
+    pub(super) urgency: Urgency,
+    /// Objects whose jobs are asked about.
+    pub(super) whole: Vec<Uid>,
+    /// Objects of which only the jobs of the attempts from this one on are asked about.
+    pub(super) parts: Vec<(Uid, Attempt)>,
+    /// They have many jobs together.
+    pub(super) many: bool,
+}
+
 /// All watched objects.
 #[derive(Debug, Default)]
 pub(super) struct Watchlist {
     entries: Mutex<HashMap<Uid, Entry>>,
     /// For whoever asks about all jobs.
     changed: Notify,
-    /// For whoever asks about the urgent ones.
-    urgent: Notify,
+    /// For whoever asks about few of which something is awaited.
+    awaited: Notify,
+    /// For whoever asks about those of many jobs.
+    awaited_of_many: Notify,
     /// For whoever asks history.
     wanted: Notify,
     /// For whoever asks which jobs have changed.
@@ -48,8 +62,16 @@ impl Watchlist {
     pub(super) fn changed(&self, asker: Asker) -> Notified<'_> {
         match asker {
             Asker::All => self.changed.notified(),
-            Asker::Urgent => self.urgent.notified(),
+            Asker::Few => self.awaited.notified(),
+            Asker::Many => self.awaited_of_many.notified(),
         }
+    }
+
+    /// Who asks when may be another now. All of them look.
+    fn rethink(&self) {
+        self.changed.notify_one();
+        self.awaited.notify_one();
+        self.awaited_of_many.notify_one();
     }
 
     /// Resolves when somebody may want history who did not before.
@@ -62,18 +84,24 @@ impl Watchlist {
         self.answered.notified()
     }
 
-    pub(super) fn set(&self, uid: &Uid, object: &ObjectRef<Observed>, look: Look, inherited: Arc<[InheritedJob]>) {
+    pub(super) fn set(
+        &self,
+        uid: &Uid,
+        object: &ObjectRef<Observed>,
+        look: Look,
+        jobs: usize,
+        inherited: Arc<[InheritedJob]>,
+    ) {
         let news = self.with(|entries| {
             if look == Look::Nothing {
                 return entries.remove(uid).is_some();
             }
             let entry = entries.entry(uid.clone()).or_insert_with(|| Entry::new(object.clone()));
             entry.inherited = inherited;
-            entry.set(look)
+            entry.set(look, jobs)
         });
         if news {
-            self.changed.notify_one();
-            self.urgent.notify_one();
+            self.rethink();
             self.wanted.notify_one();
         }
     }
@@ -104,27 +132,40 @@ impl Watchlist {
         })
     }
 
-    /// Those that are to be asked about by themselves, and how soon. They are few, and have few jobs: [`Self::urgency_of_all`]
-    /// has the others.
-    pub(super) fn urgent(&self) -> (Urgency, Vec<Uid>) {
+    /// Those that are to be asked about by themselves, and how soon: `many`, of those with many jobs, else of the others. They are few:
+    /// [`Self::urgency_of_all`] has the others.
+    pub(super) fn awaited(&self, many: bool) -> Awaited {
         self.with(|entries| {
-            let urgent =
-                || entries.iter().filter(|(_, entry)| entry.urgency() > Urgency::Interval && !entry.is_large());
-            if urgent().take(FEW + 1).count() > FEW {
-                return (Urgency::Nothing, Vec::new());
+            let mut awaited = Awaited { many, ..Awaited::default() };
+            let mut jobs = 0;
+            for (uid, entry) in entries.iter().filter(|(_, entry)| entry.is_awaited() && entry.is_large() == many) {
+                awaited.urgency = awaited.urgency.max(entry.urgency());
+                jobs += entry.jobs();
+                match entry.accepting() {
+                    Some(attempt) => awaited.parts.push((uid.clone(), attempt)),
+                    None => awaited.whole.push(uid.clone()),
+                }
+                if awaited.whole.len() + awaited.parts.len() > FEW {
+                    return Awaited::default();
+                }
             }
-            let urgency = urgent().map(|(_, entry)| entry.urgency()).max().unwrap_or(Urgency::Nothing);
-            (urgency, urgent().map(|(uid, _)| uid.clone()).collect())
+            awaited.many |= jobs > LARGE;
+            awaited
         })
     }
 
     /// How soon all jobs are to be asked about.
     pub(super) fn urgency_of_all(&self) -> Urgency {
         self.with(|entries| {
-            let alone = |entry: &Entry| entry.urgency() > Urgency::Interval && !entry.is_large();
-            let few = entries.values().filter(|entry| alone(entry)).count() <= FEW;
+            let few = [false, true].map(|many| {
+                entries.values().filter(|entry| entry.is_awaited() && entry.is_large() == many).count() <= FEW
+            });
             let urgency = |entry: &Entry| {
-                if few && alone(entry) { Urgency::Interval } else { entry.urgency() }
+                if few[usize::from(entry.is_large())] {
+                    entry.urgency().min(Urgency::Interval)
+                } else {
+                    entry.urgency()
+                }
             };
             entries.values().map(urgency).max().unwrap_or(Urgency::Nothing)
         })
@@ -199,8 +240,32 @@ impl Watchlist {
                     None => false,
                 }
         });
+        self.rethink();
         self.wanted.notify_one();
         self.answered.notify_one();
+        woken
+    }
+
+    /// Takes in the ads of the latest attempts of these objects, which `part` gives with the time at which they were asked for and the
+    /// birthdate of their queue; gives back the objects to wake.
+    pub(super) fn joined(
+        &self,
+        parts: &[(Uid, Attempt)],
+        mut part: impl FnMut(&Uid) -> Option<(Timestamp, Birthdate, Vec<Ad>)>,
+    ) -> Vec<ObjectRef<Observed>> {
+        let woken = self.with(|entries| {
+            let mut woken = Vec::new();
+            for (uid, _) in parts {
+                if let Some(entry) = entries.get_mut(uid)
+                    && let Some((asked_at, birthdate, ads)) = part(uid)
+                    && entry.joined(asked_at, birthdate, ads)
+                {
+                    woken.push(entry.object.clone());
+                }
+            }
+            woken
+        });
+        self.rethink();
         woken
     }
 
@@ -252,8 +317,7 @@ impl Watchlist {
 mod tests {
     use super::*;
     use crate::api::HTCJob;
-    use crate::machine::facts::Ad;
-    use crate::machine::{Birthdate, SchedDate};
+    use crate::machine::SchedDate;
     use crate::tracker::entry::tests::ad;
 
     fn watching(jobs: usize, status: JobStatus) -> Watchlist {
@@ -261,7 +325,7 @@ mod tests {
         job.metadata.namespace = Some("n".to_owned());
         let object = ObjectRef::from_obj(&crate::api::Guarded(Ok(job)));
         let (watchlist, uid) = (Watchlist::default(), Uid::from("u"));
-        watchlist.set(&uid, &object, Look::Changes, Arc::default());
+        watchlist.set(&uid, &object, Look::Changes, jobs, Arc::default());
         assert!(!watchlist.may_change(), "nothing is known yet");
         let ads: Arc<[Ad]> =
             (0..).take(jobs).map(|proc| Ad { staged_in: Some(SchedDate(1)), ..ad(proc, status) }).collect();
@@ -305,5 +369,77 @@ mod tests {
         assert_eq!(watchlist.take_in_changes(Timestamp(2), &found("u")).len(), 1);
         assert!(watchlist.take_in_changes(Timestamp(3), &found("u")).is_empty());
         assert!(watchlist.may_change(), "the other one runs");
+    }
+
+    fn named(name: &str) -> ObjectRef<Observed> {
+        let mut job = HTCJob::new(name, crate::api::HTCJobSpec::default());
+        job.metadata.namespace = Some("n".to_owned());
+        ObjectRef::from_obj(&crate::api::Guarded(Ok(job)))
+    }
+
+    const SOON: Look = Look::Every { history: None, soon: true };
+
+    fn answer(watchlist: &Watchlist, uid: &Uid, at: i64, jobs: usize) {
+        let ads: Arc<[Ad]> = (0..).take(jobs).map(|proc| ad(proc, JobStatus::Removed)).collect();
+        let queue = Queue {
+            asked_at: Timestamp(at),
+            birthdate: Birthdate(1),
+            steady_since: Timestamp(0),
+            ads,
+            nameless: Arc::default(),
+            before: None,
+        };
+        watchlist.answer(std::slice::from_ref(uid), &WantedInherited::new(), |_| {
+            Some((Timestamp(at), Answer::Known(queue.clone())))
+        });
+    }
+
+    /// Whom each question about what is awaited is about, with the urgency of all.
+    fn asked(watchlist: &Watchlist) -> (Vec<Uid>, Vec<Uid>, Urgency) {
+        (watchlist.awaited(false).whole, watchlist.awaited(true).whole, watchlist.urgency_of_all())
+    }
+
+    #[tokio::test]
+    async fn whoever_is_to_ask_next_hears_of_an_answer_that_made_a_few_jobs_many_or_many_few() {
+        let (watchlist, uid) = (Watchlist::default(), Uid::from("u"));
+        watchlist.set(&uid, &named("j"), SOON, 0, Arc::default());
+        let told = |asker| {
+            let mut told = std::pin::pin!(watchlist.changed(asker));
+            told.as_mut().enable()
+        };
+        let drain = || [Asker::All, Asker::Few, Asker::Many].map(told);
+        drain();
+        assert_eq!(asked(&watchlist), (vec![uid.clone()], vec![], Urgency::Interval));
+        answer(&watchlist, &uid, 1, LARGE + 1);
+        assert_eq!(asked(&watchlist), (vec![], vec![uid.clone()], Urgency::Interval));
+        assert_eq!(drain(), [true; 3], "the next question is another's");
+        answer(&watchlist, &uid, 2, 0);
+        assert_eq!(asked(&watchlist), (vec![uid], vec![], Urgency::Interval));
+        assert_eq!(drain(), [true; 3], "and again");
+    }
+
+    #[test]
+    fn one_of_many_jobs_holds_up_no_question_about_few() {
+        let watchlist = Watchlist::default();
+        let [few, many] = ["few", "many"].map(Uid::from);
+        watchlist.set(&few, &named("few"), SOON, 1, Arc::default());
+        watchlist.set(&many, &named("many"), SOON, 100_000, Arc::default());
+        assert_eq!(asked(&watchlist), (vec![few], vec![many.clone()], Urgency::Interval), "whatever is known of it");
+        answer(&watchlist, &many, 1, 4);
+        watchlist.set(&many, &named("many"), Look::Accepting(Attempt(7)), 100_000, Arc::default());
+        let awaited = watchlist.awaited(true);
+        assert_eq!((awaited.whole, awaited.parts), (vec![], vec![(many, Attempt(7))]));
+    }
+
+    #[test]
+    fn thousands_are_asked_about_together_with_all() {
+        let watchlist = Watchlist::default();
+        let set = |number: usize| {
+            watchlist.set(&Uid::from(number.to_string().as_str()), &named("j"), SOON, 1, Arc::default());
+        };
+        (0..FEW).for_each(set);
+        assert_eq!((watchlist.awaited(false).whole.len(), watchlist.urgency_of_all()), (FEW, Urgency::Interval));
+        set(FEW);
+        assert_eq!((watchlist.awaited(false), watchlist.urgency_of_all()), (Awaited::default(), Urgency::Now));
     }
 }

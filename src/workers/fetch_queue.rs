@@ -112,8 +112,8 @@ pub(super) async fn serve(shared: Arc<Shared>, queue: Arc<FetchQueue>) {
         let at_hand = shared.credentials.at_hand(&identity);
         let schedd: Arc<Schedd> = Arc::clone(if let AtHand::Good(schedd) = &at_hand { schedd } else { &shared.schedd });
         let batch = super::batch::Batch::new(schedd, jobs, &shared);
-        let effect = Effect::ToolCall(tool_call::ToolCall::default());
-        let failed = handle(batch, &identity, &at_hand, effect).await;
+        let mut effect = Effect::ToolCall(tool_call::ToolCall::default());
+        let failed = handle(batch, &identity, &at_hand, &mut effect).await;
         queue.ended(&namespace, failed);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -16,8 +17,12 @@ use crate::machine::request::{Scope, Work};
 use crate::machine::rules::Rules;
 use crate::machine::worker::{self, Step};
 
-/// Serves one queue: whatever waits goes together, nobody waits for company.
-pub(super) async fn serve(shared: Arc<Shared>, mut queue: mpsc::Receiver<Queued>) {
+/// Longest rest of the schedd after a batch.
+const LONGEST_REST: Duration = Duration::from_secs(30);
+
+/// Serves one queue: whatever waits goes together, nobody waits for company. `rests`: after each batch nothing is done for as long as the schedd was
+/// busy with it.
+pub(super) async fn serve(shared: Arc<Shared>, mut queue: mpsc::Receiver<Queued>, rests: bool) {
     let mut waiting: VecDeque<Queued> = VecDeque::new();
     loop {
         if waiting.is_empty() {
@@ -42,7 +47,18 @@ pub(super) async fn serve(shared: Arc<Shared>, mut queue: mpsc::Receiver<Queued>
         }
         in_turn(&mut waiting);
         let batch = Batch::new(schedd, take(&shared, &mut waiting), &shared);
-        handle(batch, &identity, &at_hand, effect).await;
+        handle(batch, &identity, &at_hand, &mut effect).await;
+        if rests {
+            rest(effect.took().min(LONGEST_REST), &mut queue, &mut waiting).await;
+        }
+    }
+}
+
+/// Lets requests come in meanwhile. It ends early if none can come any more.
+async fn rest(pause: Duration, queue: &mut mpsc::Receiver<Queued>, waiting: &mut VecDeque<Queued>) {
+    let until = tokio::time::Instant::now() + pause;
+    while let Ok(Some(job)) = tokio::time::timeout_at(until, queue.recv()).await {
+        waiting.push_back(job);
     }
 }
 
@@ -53,7 +69,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut queue: mpsc::Receiver<Queued>
     skip_all,
     fields(kind = batch.kind(), identity = identity.logged(), size = batch.jobs.len(), htcjobs = batch.names())
 )]
-pub(super) async fn handle(mut batch: Batch, identity: &Identity, at_hand: &AtHand, effect: Effect) -> bool {
+pub(super) async fn handle(mut batch: Batch, identity: &Identity, at_hand: &AtHand, effect: &mut Effect) -> bool {
     tracing::debug!("a batch begins");
     match at_hand {
         AtHand::Good(_) => carry_out(batch, effect).await,
@@ -130,7 +146,7 @@ fn together(first: &Queued, other: &Queued) -> bool {
 }
 
 /// Whether any of the batch has failed.
-async fn carry_out(mut batch: Batch, mut effect: Effect) -> bool {
+async fn carry_out(mut batch: Batch, effect: &mut Effect) -> bool {
     let mut step = Some(worker::first());
     while let Some(current) = step {
         let went_well = match current {
@@ -170,6 +186,14 @@ impl Effect {
         match self {
             Self::Submit(submission) => submission.ask(schedd).await,
             Self::ToolCall(_) => {}
+        }
+    }
+
+    /// How long the schedd was busy with it, at most.
+    fn took(&self) -> Duration {
+        match self {
+            Self::Submit(submission) => submission.took,
+            Self::ToolCall(call) => call.took,
         }
     }
 

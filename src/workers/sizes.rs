@@ -21,6 +21,13 @@ const SMALL_TOGETHER: usize = 2 * LARGE;
 /// judged, and a pause that doubles.
 const SHRINK: usize = 4;
 
+/// A submission is to take the schedd less than a second, in which it answers nobody.
+const AIM: Duration = Duration::from_millis(700);
+
+/// By its time alone a submission has no less than this part of the jobs that it may have: below, its beginning and its end cost more than
+/// the jobs.
+const LEAST: usize = 10;
+
 /// What has failed goes with this many times fewer than the last time: 50, 6, 1. So after at most two more tries it goes
 /// alone, and those that it has spoilt the try for are then through.
 const FEWER: usize = 8;
@@ -53,6 +60,8 @@ pub struct Sizes {
 struct State {
     /// Most jobs in one submission.
     jobs: usize,
+    /// Most jobs in one submission by the time that others have taken.
+    timely: usize,
     /// The schedd's words, while they are fewer than they might be for its sake.
     words: Option<Arc<str>>,
     /// When it may grow by itself.
@@ -82,7 +91,7 @@ impl Sizes {
     /// Begins with what the settings allow; after `forget` without a refusal, more is tried again.
     #[must_use]
     pub fn new(limits: Limits, forget: Duration) -> Self {
-        let state = State { jobs: limits.jobs, words: None, grows: None, company: HashMap::new() };
+        let state = State { jobs: limits.jobs, timely: limits.jobs, words: None, grows: None, company: HashMap::new() };
         Self { limits, forget, state: Mutex::new(state) }
     }
 
@@ -100,8 +109,16 @@ impl Sizes {
                     state.words = None;
                 }
             }
-            state.jobs
+            state.jobs.min(state.timely)
         })
+    }
+
+    /// Whether a request is one of those that hold up others: it touches many jobs, or is a part of such a one.
+    pub(super) fn is_large(&self, job: &WorkItem) -> bool {
+        let of_a_part = self.with(|state| state.timely);
+        let is_part = matches!(job.request.work, Work::Submit(..)) && of_a_part <= LARGE;
+        let touched = touches(job);
+        touched > LARGE || (is_part && touched >= of_a_part)
     }
 
     /// The schedd's words, if it has refused more at once.
@@ -112,7 +129,7 @@ impl Sizes {
     /// Most jobs in one batch of requests of which the first is this one.
     pub(super) fn together(&self, first: &WorkItem, now: Timestamp) -> usize {
         let jobs = if matches!(first.request.work, Work::Submit(..)) { self.jobs(now) } else { self.limits.jobs };
-        if touches(first) > LARGE { jobs } else { jobs.min(SMALL_TOGETHER) }
+        if self.is_large(first) { jobs } else { jobs.min(SMALL_TOGETHER) }
     }
 
     /// Most requests in a batch that this one is part of.
@@ -149,6 +166,21 @@ impl Sizes {
             if state.grows.is_none() && jobs * 2 > state.jobs {
                 state.jobs = (state.jobs * 2).min(self.limits.jobs);
             }
+        });
+    }
+
+    /// A submission of so many jobs was taken in this time.
+    pub(super) fn took(&self, jobs: usize, took: Duration) {
+        self.with(|state| {
+            // The time of a small one is mostly that for which it waited for others.
+            if jobs * 2 <= state.timely {
+                return;
+            }
+            let millis = usize::try_from(took.as_millis()).unwrap_or(usize::MAX).max(1);
+            let in_time = jobs.saturating_mul(AIM.as_millis() as usize) / millis;
+            let least = self.limits.jobs.div_ceil(LEAST);
+            state.timely = in_time.clamp(state.timely / 2, state.timely * 2).clamp(least, self.limits.jobs);
+            tracing::debug!(jobs, ?took, next = state.timely, "the size of submissions by their time");
         });
     }
 
@@ -211,6 +243,25 @@ mod tests {
         assert_eq!(sizes.jobs(now), 1);
         assert_eq!(sizes.refused(TOO_MANY, 1, now), Refusal::Full, "none can be taken");
         assert_eq!(sizes.jobs(now), 1);
+    }
+
+    #[test]
+    fn submissions_are_as_large_as_the_schedd_takes_in_in_a_second() {
+        let (sizes, now) = (sizes(), Timestamp(0));
+        let took = |jobs, millis| {
+            sizes.took(jobs, Duration::from_millis(millis));
+            sizes.jobs(now)
+        };
+        assert_eq!(took(2000, 700), 2000);
+        assert_eq!(took(2000, 350), 2000, "no more than is allowed");
+        assert_eq!(took(2000, 1400), 1000);
+        assert_eq!(took(1000, 1000), 700);
+        assert_eq!(took(700, 60_000), 350, "one bad moment");
+        assert_eq!(took(350, 60_000), 200, "at its smallest");
+        assert_eq!(took(101, 10), 400);
+        assert_eq!(took(200, 60_000), 400, "a small one shows nothing");
+        assert_eq!(sizes.refused(TOO_MANY, 200, now), Refusal::TooMany);
+        assert_eq!(sizes.jobs(now), 50, "that has gone before");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::batch::Batch;
 use super::sizes::Refusal;
@@ -31,6 +31,8 @@ pub(super) struct Submission {
     /// Held from before the intents are durable until the end is.
     lock: Option<HeldLock>,
     ended: Option<(Submitted, Timestamp)>,
+    /// How long the submitter ran.
+    pub(super) took: Duration,
 }
 
 /// Bytes that a submission is taken to send in a second.
@@ -159,7 +161,10 @@ impl Submission {
                         message: Some("the time for this submission had passed before it began".to_owned()),
                     }
                 } else {
-                    batch.schedd.submit(text, &folders(batch), limit, self.lock.as_ref()).await
+                    let began = Instant::now();
+                    let submitted = batch.schedd.submit(text, &folders(batch), limit, self.lock.as_ref()).await;
+                    self.took = began.elapsed();
+                    submitted
                 }
             }
             Err(error) => Submitted { dead: true, timed_out: false, status: None, message: Some(error.to_string()) },
@@ -190,10 +195,13 @@ impl Submission {
 
     /// What the end of a submitter says about the size of submissions. One that goes again in smaller parts is no refusal that
     /// anybody need know of: where HTCJobs went together it may be the fault of any of them, and who is refused alone is told.
-    fn learn(submitted: &mut Submitted, batch: &Batch, now: Timestamp) {
+    fn learn(submitted: &mut Submitted, took: Duration, batch: &Batch, now: Timestamp) {
         let jobs = batch.jobs.iter().map(|job| indices(job).len()).sum();
         match (submitted.status, &submitted.message) {
-            (Some(0), _) => batch.shared.sizes.accepted(jobs),
+            (Some(0), _) => {
+                batch.shared.sizes.accepted(jobs);
+                batch.shared.sizes.took(jobs, took);
+            }
             (Some(_), Some(words)) => match batch.shared.sizes.refused(words, jobs, now) {
                 Refusal::TooMany => submitted.message = None,
                 Refusal::Other if batch.jobs.len() > 1 => submitted.message = None,
@@ -210,7 +218,7 @@ impl Submission {
         let not_begun =
             || Submitted { dead: true, timed_out: false, status: None, message: Some(super::NOT_BEGUN.to_owned()) };
         let (mut submitted, at) = self.ended.take().unwrap_or_else(|| (not_begun(), now));
-        Self::learn(&mut submitted, batch, now);
+        Self::learn(&mut submitted, self.took, batch, now);
         let results: Vec<SubmitResult> = batch
             .jobs
             .iter()

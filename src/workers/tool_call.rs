@@ -30,6 +30,8 @@ pub(super) struct ToolCall {
     stopped: bool,
     /// Some of what was asked for did not come about.
     pub(super) failed: bool,
+    /// How long its last part took the schedd.
+    pub(super) took: Duration,
 }
 
 /// Makes the intents durable; for a fetch, reserves room and empties the folders first.
@@ -214,8 +216,8 @@ fn of_how_many(job: &WorkItem) -> usize {
     if of_the_whole && job.plan.is_none() { usize::MAX } else { touches(job) }
 }
 
-/// Runs the tool.
-async fn call(batch: &Batch) -> Result<(), Unknown> {
+/// Runs the tool. How long the last of its calls took, if the schedd may have been busy with it for long.
+async fn call(batch: &Batch) -> Result<Duration, Unknown> {
     let schedd = &batch.schedd;
     let uids = batch.uids();
     let may_act = || batch.shared.fence.check().is_ok();
@@ -224,22 +226,22 @@ async fn call(batch: &Batch) -> Result<(), Unknown> {
         sizes: PartSizes::of_submissions(batch.shared.limits.jobs),
         may_act: &may_act,
     };
-    match batch.jobs.first().map(|job| (&job.request.work, &job.request.key.uid)) {
-        Some((Work::Remove(Scope::All), _)) => schedd.remove(&uids, parts).await,
+    let done = match batch.jobs.first().map(|job| (&job.request.work, &job.request.key.uid)) {
+        Some((Work::Remove(Scope::All), _)) => return schedd.remove(&uids, parts).await,
+        Some((Work::Remove(Scope::Unfinished), _)) => return schedd.remove_unfinished(&uids, parts).await,
+        Some((Work::Hold, _)) => return schedd.hold(&uids, parts).await,
+        Some((Work::Release, _)) => return schedd.release(&uids, parts).await,
+        Some((Work::Tidy(_), _)) => return schedd.tidy(&to_tidy(batch), parts).await,
         Some((Work::Remove(Scope::Staging), _)) => schedd.remove_staging(&uids).await,
-        Some((Work::Remove(Scope::Unfinished), _)) => schedd.remove_unfinished(&uids, parts).await,
         Some((Work::Remove(Scope::Extra(ids)), uid)) => schedd.remove_jobs(uid, ids).await,
         Some((Work::Remove(Scope::Wished(ids)), uid)) => schedd.remove_wished(uid, ids).await,
         Some((Work::HoldJobs(ids), uid)) => schedd.hold_jobs(uid, ids).await,
         Some((Work::ReleaseJobs(ids), uid)) => schedd.release_jobs(uid, ids).await,
-        Some((Work::Hold, _)) => schedd.hold(&uids, parts).await,
-        Some((Work::Release, _)) => schedd.release(&uids, parts).await,
         Some((Work::Fetch(_), _)) => {
             // One that is a little too large is refused in words; the kernel ends the tool by a signal.
             let largest = batch.shared.planner.largest_output().map(|most| most.saturating_mul(2));
             schedd.fetch(&fetchable(batch, asked_for), transfer_limit(batch), largest).await
         }
-        Some((Work::Tidy(_), _)) => schedd.tidy(&to_tidy(batch)).await,
         Some((Work::Adopt(jobs), uid)) => {
             let output = batch.jobs.first().map(|job| output(batch, job)).unwrap_or_default();
             schedd.adopt(uid, jobs, &output).await
@@ -247,13 +249,14 @@ async fn call(batch: &Batch) -> Result<(), Unknown> {
         Some((Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject, _)) | None => {
             Ok(())
         }
-    }
+    };
+    done.map(|()| Duration::ZERO)
 }
 
 impl ToolCall {
     pub(super) async fn run(&mut self, batch: &Batch) {
         let result = tokio::select! {
-            result = call(batch) => result.map_err(Failure::from),
+            result = call(batch) => result.map(|took| self.took = took).map_err(Failure::from),
             // The tool is killed, as at the end of its time limit.
             () = batch.stop.notified() => {
                 tracing::info!("a transfer was stopped: one of its HTCJobs was deleted, suspended or resumed, or has passed its deadline");

@@ -1,6 +1,7 @@
 //! From `kubectl apply` to the output: what users see when all goes well, when their script fails, and when somebody
 //! holds or removes their jobs.
 
+mod awaited;
 mod by_hand;
 mod changes;
 mod items;

@@ -118,7 +118,7 @@ pub fn stillborn(ad: Ad) -> Ad {
 pub fn queue(asked: i64, ads: &[Ad]) -> Answer<Queue> {
     let (asked_at, birthdate, steady_since) = (at(asked), BIRTH, at(-100_000));
     let ads: Arc<[Ad]> = ads.into();
-    let before = Some(Earlier { asked_at: Timestamp(asked_at.0 - 1), ads: Arc::clone(&ads) });
+    let before = Some(Earlier::new(Timestamp(asked_at.0 - 1), &ads));
     Answer::Known(Queue { asked_at, birthdate, steady_since, ads, nameless: Arc::default(), before })
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Action, Run};
 use crate::api::{ConditionStatus, ConditionType, Reason};
-use crate::machine::facts::{CutShort, Exceeded, Job, LastRequest, Spec};
+use crate::machine::facts::{CutShort, Exceeded, Job, Spec};
 use crate::machine::ids::{Index, Kind, Timestamp};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{self, Doubt, Sightings};
@@ -83,8 +83,7 @@ impl Run<'_> {
         }
         if self.known.phase != Phase::Completed {
             self.remove_unfinished();
-            let removed = self.record.requests.get(&Kind::Remove).map(LastRequest::latest);
-            self.watch_closely(removed.or(self.known.cut_short.map(|cut| cut.at)).unwrap_or(self.now));
+            self.await_effect();
         }
     }
 
@@ -122,8 +121,7 @@ impl Run<'_> {
                     self.complete();
                 }
                 Err(doubt) => {
-                    let since = self.record.attempts.iter().map(|attempt| judge::dead_at(attempt, self.settings)).max();
-                    let (reason, message) = self.dispel(&doubt, since.unwrap_or(self.now));
+                    let (reason, message) = self.dispel(&doubt);
                     if reason != Reason::Asking {
                         say = (reason, message);
                     }

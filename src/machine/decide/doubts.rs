@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Look, Run};
 use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::facts::{Answer, Past, Reach, Spec, Why, Witness};
-use crate::machine::ids::{Attempt, Index, Timestamp, id_ranges};
+use crate::machine::ids::{Attempt, Index, id_ranges};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{self, Doubt, ProvenNeverAccepted, Sightings};
 
@@ -75,11 +75,11 @@ impl Run<'_> {
     }
 
     /// What to do, and to say, about a doubt: the condition's reason and message.
-    pub(super) fn dispel(&mut self, doubt: &Doubt, since: Timestamp) -> (Reason, String) {
+    pub(super) fn dispel(&mut self, doubt: &Doubt) -> (Reason, String) {
         let history = Some(self.reach());
         match doubt {
             Doubt::NotAskedSince => {
-                self.watch_closely(since);
+                self.await_effect();
                 (Reason::Asking, "asking HTCondor about the jobs".to_owned())
             }
             Doubt::SeenOnce => {
@@ -107,7 +107,7 @@ impl Run<'_> {
                     self.look.more(Look::Every { history: None, soon: false });
                     self.look_again(until.since(self.now));
                 } else {
-                    self.watch_closely(*until);
+                    self.await_effect();
                 }
                 (
                     Reason::SubmitterMayLive,
@@ -119,7 +119,7 @@ impl Run<'_> {
                 (Reason::PastUnknown, "an operator with another ledger handled this HTCJob; before anything is submitted, the operator waits for jobs that may still arrive and looks for them".to_owned())
             }
             Doubt::Present(ids) => {
-                self.watch_closely(since);
+                self.await_effect();
                 (Reason::JobsPresent, format!("HTCondor still has {}", id_ranges(ids, 512)))
             }
             Doubt::HistoryTooShort => {
@@ -193,8 +193,7 @@ impl Run<'_> {
                 }
             }
             (Answer::Known(_), Some(doubt)) => {
-                let since = self.now;
-                let (reason, message) = self.dispel(&doubt, since);
+                let (reason, message) = self.dispel(&doubt);
                 let message = if doubt == Doubt::HistoryTooShort {
                     "jobs have left HTCondor's queue, and its history does not reach back far enough to show how they ended; delete the HTCJob when you no longer need it".to_owned()
                 } else {

@@ -108,7 +108,7 @@ impl Run<'_> {
             (Ok(()), Answer::Known(_)) => Doubt::NotAdopted,
             (Err(doubt), _) => doubt,
         };
-        let (reason, message) = self.dispel(&doubt, self.now);
+        let (reason, message) = self.dispel(&doubt);
         self.say(ConditionType::Submitted, ConditionStatus::False, reason, &message);
     }
 

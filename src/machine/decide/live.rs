@@ -39,6 +39,7 @@ impl Run<'_> {
             }
         }
         self.say_held();
+        self.look_behind_removals();
         if !adopting {
             self.output();
         }
@@ -196,7 +197,18 @@ impl Run<'_> {
         if let (Some(last), Answer::Known(queue)) = (last, &facts.evidence.queue)
             && queue.asked_at <= last
         {
-            self.watch_closely(last);
+            self.await_effect();
+        }
+    }
+
+    /// A job that is being removed leaves the queue soon, and only a look at the queue shows that it has left.
+    fn look_behind_removals(&mut self) {
+        let Answer::Known(queue) = &self.facts.evidence.queue else { return };
+        let last = self.record.requests.get(&Kind::Remove).map(LastRequest::latest);
+        let leaving = queue.ads.iter().any(|ad| ad.status == JobStatus::Removed);
+        if leaving || last.is_some_and(|last| queue.asked_at <= last && self.record.jobs.values().any(|job| !job.gone))
+        {
+            self.await_effect();
         }
     }
 
@@ -211,7 +223,7 @@ impl Run<'_> {
         if fresh {
             self.ask_after_pause(kind, work);
         } else {
-            self.watch_closely(last.unwrap_or(self.now));
+            self.await_effect();
         }
     }
 

@@ -6,7 +6,7 @@ use super::{Look, Run};
 use crate::api::ConditionStatus::False;
 use crate::api::{ConditionType, Reason};
 use crate::machine::facts::{Claim, JobState, Past, Spec, SpecRefused};
-use crate::machine::ids::Kind;
+use crate::machine::ids::{Attempt, Index, Kind};
 use crate::machine::indices::Indices;
 use crate::machine::judge::{self, Acceptance, Doubt, SeenIn, Sightings, all_recorded};
 use crate::machine::request::{Scope, SubmitPermit, Work};
@@ -19,16 +19,14 @@ impl Run<'_> {
     /// Judges what was tried and submits what is missing.
     pub(super) fn submit(&mut self, spec: &Spec, missing: &Indices, sightings: &Sightings<'_>) {
         if let Some(request) = self.in_flight(Kind::Submit) {
-            if self.record.attempts.iter().any(|attempt| attempt.attempt != request.key.attempt) {
-                // Jobs of the steps before are being accepted meanwhile.
-                self.look.more(Look::Changes);
-            }
+            let under_way = request.key.attempt;
+            self.await_acceptance(Some(under_way));
             self.say_submitting(missing);
             return;
         }
         let facts = self.facts;
         if let Err(doubt @ Doubt::Inherited(_)) = all_recorded(&facts.object, &self.record, self.rules) {
-            let (reason, message) = self.dispel(&doubt, self.now);
+            let (reason, message) = self.dispel(&doubt);
             self.say(ConditionType::Submitted, False, reason, &message);
             return;
         }
@@ -57,11 +55,12 @@ impl Run<'_> {
         } else {
             again()
         };
-        if !self.record.attempts.is_empty() || !matches!(permit, Ok(SubmitPermit::First(_))) {
-            // Jobs of what was tried may still be accepted. And the answer is kept for as long as it is gone by: thrown
-            // away, it would be asked for again at each pass, and each pass would say something else.
+        if !matches!(permit, Ok(SubmitPermit::First(_))) {
+            // The answer is kept for as long as it is gone by: thrown away, it would be asked for again at each pass, and each
+            // pass would say something else.
             self.look.more(Look::Changes);
         }
+        self.await_acceptance(None);
         match (permit, &spec.refused) {
             (Ok(_), Some(SpecRefused { reason, message })) => {
                 self.say(ConditionType::Submitted, False, *reason, message);
@@ -76,6 +75,19 @@ impl Run<'_> {
             (Ok(_), None) => self.say(ConditionType::Submitted, False, Reason::Waiting, "nothing is submitted now"),
             (Err(doubt), _) => self.wait_for_attempt(&doubt, sightings),
         }
+    }
+
+    /// Asks for the jobs of earlier parts that HTCondor has not been seen to accept, while other parts go in. `under_way`: the attempt
+    /// whose submitter runs, which is judged once it has ended.
+    fn await_acceptance(&mut self, under_way: Option<Attempt>) {
+        let mut ended = self.record.attempts.iter().filter(|attempt| Some(attempt.attempt) != under_way).peekable();
+        if ended.peek().is_none() {
+            return;
+        }
+        let unseen = |index: Index| !self.record.jobs.contains_key(&index);
+        let open =
+            ended.find(|attempt| !attempt.absent && attempt.refusal.is_none() && attempt.indices.iter().any(unseen));
+        self.look.more(open.map_or(Look::Changes, |attempt| Look::Accepting(attempt.attempt)));
     }
 
     fn submit_after_pause(&mut self, indices: Indices, missing: &Indices, permit: SubmitPermit) {
@@ -202,8 +214,7 @@ impl Run<'_> {
                 self.conditions.get(ConditionType::Submitted).filter(|told| told.status == False).map(|told| told.since)
             }
         };
-        let since = self.record.attempts.iter().map(|attempt| attempt.dead_since.unwrap_or(attempt.intent_at)).max();
-        let (mut reason, mut message) = self.dispel(doubt, since.unwrap_or(self.now));
+        let (mut reason, mut message) = self.dispel(doubt);
         if staging > 0 && matches!(doubt, Doubt::Present(_)) {
             (reason, message) = (Reason::Staging, format!("HTCondor is receiving the files of {}", jobs(staging)));
             let patience = dead.or(settled).unwrap_or(self.now).plus(self.settings.staging);

@@ -133,7 +133,7 @@ impl Run<'_> {
         let may_submit_until = |attempt| judge::may_submit_until(attempt, &self.record, self.settings, self.rules);
         let dead = self.record.attempts.iter().filter_map(may_submit_until).max();
         if let Some(dead) = dead.filter(|dead| *dead > self.now && self.rules.wait_for_submitter) {
-            let (reason, message) = self.dispel(&Doubt::SubmitterMayLive(dead), self.now);
+            let (reason, message) = self.dispel(&Doubt::SubmitterMayLive(dead));
             self.say(ConditionType::JobsRemoved, False, reason, &message);
             return;
         }
@@ -184,7 +184,7 @@ impl Run<'_> {
             Ok(proof) => self.release_proved(proof),
             Err(doubt) => {
                 self.remove_again(&doubt, removed);
-                let (reason, message) = self.dispel(&doubt, removed);
+                let (reason, message) = self.dispel(&doubt);
                 let stuck = reason == Reason::JobsPresent && self.is_stuck(removed);
                 if stuck {
                     let what_to_do = if self.untouched_since(removed) {

@@ -5,7 +5,7 @@ use crate::api::{ConditionStatus, ConditionType, Reason};
 use crate::machine::facts::{Answer, Job, JobState, JobStatus, LastRequest, Spec};
 use crate::machine::ids::{Index, JobId, Kind, Timestamp};
 use crate::machine::indices::Indices;
-use crate::machine::judge::{self, Doubt, Sightings};
+use crate::machine::judge::{Doubt, Sightings};
 use crate::machine::phase::Phase;
 use crate::machine::request::{Scope, Work};
 use crate::machine::status::jobs;
@@ -231,14 +231,13 @@ impl Run<'_> {
 
     /// Asks HTCondor what a doubt about attempts is to be dispelled by.
     pub(super) fn ask_about(&mut self, doubt: &Doubt) {
-        let dead = self.record.attempts.iter().map(|attempt| judge::dead_at(attempt, self.settings)).max();
-        self.dispel(doubt, dead.unwrap_or(self.now));
+        self.dispel(doubt);
     }
 
     /// An answer from before the last request of this kind shows what is no longer so.
     fn look_behind(&mut self, kind: Kind) {
-        if let Some(last) = self.record.requests.get(&kind).map(LastRequest::latest) {
-            self.watch_closely(last);
+        if self.record.requests.contains_key(&kind) {
+            self.await_effect();
         }
     }
 }

@@ -117,8 +117,22 @@ pub struct Queue {
 pub struct Earlier {
     /// When the question was put.
     pub asked_at: Timestamp,
-    /// The ads.
-    pub ads: Arc<[Ad]>,
+    /// The jobs that it showed, by id. Their ads are not kept: there may be 100,000.
+    pub shown: Arc<[(JobId, Index)]>,
+}
+
+impl Earlier {
+    /// What is kept of an answer with these ads, which are in the order of their ids.
+    #[must_use]
+    pub fn new(asked_at: Timestamp, ads: &[Ad]) -> Self {
+        Self { asked_at, shown: ads.iter().map(|ad| (ad.id, ad.index)).collect() }
+    }
+
+    /// Whether it showed this job.
+    #[must_use]
+    pub fn shows(&self, id: JobId) -> bool {
+        self.shown.binary_search_by_key(&id, |(id, _)| *id).is_ok()
+    }
 }
 
 /// A complete answer of `condor_history`, cut down to one object.

@@ -37,7 +37,7 @@ fn wanting_history(soon: bool) -> Entry {
     let mut job = HTCJob::new("j", crate::api::HTCJobSpec::default());
     job.metadata.namespace = Some("n".to_owned());
     let mut entry = Entry::new(ObjectRef::from_obj(&crate::api::Guarded(Ok(job))));
-    assert!(entry.set(Look::Every { history: Some(Reach::default()), soon }));
+    assert!(entry.set(Look::Every { history: Some(Reach::default()), soon }, 1));
     entry
 }
 
@@ -69,7 +69,7 @@ fn history_is_asked_after_the_queue_and_shown_with_it() {
     assert!(entry.ask_history().is_some());
     assert!(entry.history_answered(now, backoff, |_| history(5)));
     assert_eq!(shown(&entry), (4, 5), "the next pair is younger");
-    entry.set(Look::Every { history: None, soon: true });
+    entry.set(Look::Every { history: None, soon: true }, 1);
     assert!(entry.answered(queue(6, &[])));
     assert_eq!(shown(&entry), (6, 5));
 }
@@ -115,7 +115,7 @@ fn an_answer_that_was_under_way_when_history_was_asked_makes_no_pair_with_it() {
 #[test]
 fn each_answer_has_the_one_before_it() {
     let before = |entry: &Entry| match &entry.evidence.queue {
-        Answer::Known(queue) => queue.before.as_ref().map(|before| (before.asked_at.0, before.ads.len())),
+        Answer::Known(queue) => queue.before.as_ref().map(|before| (before.asked_at.0, before.shown.len())),
         Answer::Unknown(_) => None,
     };
     let (mut entry, idle) = (calm(&[ad(0, JobStatus::Idle)]), [ad(0, JobStatus::Idle)]);
@@ -163,7 +163,7 @@ fn staged(proc: u32, status: JobStatus) -> Ad {
 
 fn calm(ads: &[Ad]) -> Entry {
     let mut entry = wanting_history(false);
-    entry.set(Look::Changes);
+    entry.set(Look::Changes, 1);
     assert!(entry.answered(queue(10, ads)));
     entry
 }
@@ -234,7 +234,7 @@ fn a_change_does_not_touch_a_pair_or_its_pauses() {
     assert!(entry.answered(queue(1, &[staged(0, Idle)])));
     assert!(!entry.changed(Timestamp(2), &[staged(0, Completed)]), "history is wanted");
     entry.ask_history();
-    entry.set(Look::Changes);
+    entry.set(Look::Changes, 1);
     assert!(!entry.changed(Timestamp(3), &[staged(0, Completed)]), "history is being asked");
     assert!(entry.history_answered(now, backoff, |_| history(4)));
     assert!(!entry.changed(Timestamp(4), &[staged(0, Completed)]), "asked for before history was");
@@ -272,6 +272,89 @@ fn pauses_grow_until_there_is_news() {
     assert_eq!(entry.history_due(now), Some(now), "it has left the queue");
     pair(&mut entry, &[]);
     let other = Reach { witnesses: ["a".to_owned()].into(), date: None };
-    entry.set(Look::Every { history: Some(other), soon: false });
+    entry.set(Look::Every { history: Some(other), soon: false }, 1);
     assert_eq!(entry.history_due(now), Some(now), "another question");
+}
+
+fn awaiting(look: Look, jobs: usize) -> Entry {
+    let mut entry = calm(&[]);
+    entry.set(look, jobs);
+    entry
+}
+
+const SOON: Look = Look::Every { history: None, soon: true };
+
+/// What is urgent after answers without news, asked for each of these milliseconds after one that had some.
+fn after_answers(times: impl IntoIterator<Item = i64>) -> Urgency {
+    let mut entry = awaiting(SOON, 1);
+    for time in times {
+        entry.answered(queue(1000 + time, &[]));
+    }
+    entry.urgency()
+}
+
+#[test]
+fn what_is_awaited_for_long_is_asked_about_after_a_tenth_of_that_time() {
+    let lasting = |millis| Urgency::Lasting(Reverse(Duration::from_millis(millis)));
+    assert_eq!(after_answers([]), Urgency::Briskly);
+    assert_eq!(after_answers((0..8).map(|number| number * 200)), Urgency::Soon);
+    assert_eq!(after_answers((0..10).map(|number| number * 1000)), Urgency::Soon);
+    assert_eq!(after_answers((0..61).map(|number| number * 1000)), lasting(6000));
+    assert_eq!(after_answers((0..200).map(|number| number * 1000)), lasting(19_900));
+    assert_eq!(after_answers((0..=200).map(|number| number * 1000)), Urgency::Interval);
+    assert!(lasting(19_900) > Urgency::Interval && lasting(1000) > lasting(2000) && Urgency::Soon > lasting(1000));
+    let mut entry = awaiting(SOON, 1);
+    for number in 1..62 {
+        entry.answered(queue(number * 1000, &[]));
+    }
+    entry.answered(queue(99_000, &[ad(0, JobStatus::Idle)]));
+    assert_eq!(entry.urgency(), Urgency::Briskly, "there was news");
+}
+
+#[test]
+fn jobs_that_are_being_accepted_join_those_that_are_shown() {
+    let others = [staged(0, JobStatus::Idle), ad(7, JobStatus::Held)];
+    let mut entry = calm(&others);
+    entry.set(Look::Accepting(Attempt(2)), 100_000);
+    assert_eq!(entry.accepting(), Some(Attempt(2)));
+    let joined = |entry: &mut Entry, at, ads: &[Ad]| entry.joined(Timestamp(at), Birthdate(1), ads.to_vec());
+    assert!(!joined(&mut entry, 10, &[staged(8, JobStatus::Idle)]), "asked for when the shown ones were");
+    assert!(!entry.joined(Timestamp(11), Birthdate(2), vec![staged(8, JobStatus::Idle)]), "of another queue");
+    assert!(joined(&mut entry, 12, &[staged(3, JobStatus::Idle), staged(7, JobStatus::Idle)]));
+    let ids = |entry: &Entry| ids(entry.evidence.queued()).map(|id| id.proc).collect::<Vec<_>>();
+    assert_eq!((ids(&entry), states(&entry)), (vec![0, 3, 7], vec![JobStatus::Idle; 3]));
+    assert!(!joined(&mut entry, 13, &[staged(3, JobStatus::Idle)]), "nothing new");
+    assert_eq!(ids(&entry), [0, 3, 7], "what such an answer does not show may be there");
+    let Answer::Known(shown) = &entry.evidence.queue else { panic!("{entry:?}") };
+    assert_eq!(shown.asked_at, Timestamp(10), "nothing is missing since then");
+    assert!(!entry.answered(queue(11, &others)), "an older look");
+    assert!(entry.answered(queue(14, &others)), "a younger look shows all that there is");
+    assert_eq!(ids(&entry), [0, 7]);
+}
+
+#[test]
+fn jobs_do_not_join_where_history_is_wanted_or_nothing_is_known() {
+    let mut entry = wanting_history(false);
+    entry.answered(queue(1, &[]));
+    assert!(!entry.joined(Timestamp(2), Birthdate(1), vec![staged(0, JobStatus::Idle)]));
+    entry.ask_history();
+    entry.set(Look::Accepting(Attempt(2)), 100_000);
+    assert!(!entry.joined(Timestamp(3), Birthdate(1), vec![staged(0, JobStatus::Idle)]), "it is being asked");
+    entry.history_answered(Instant::now(), backoff, |_| history(4));
+    assert!(
+        !entry.joined(Timestamp(4), Birthdate(1), vec![staged(0, JobStatus::Idle)]),
+        "asked for before history was"
+    );
+    assert!(entry.joined(Timestamp(5), Birthdate(1), vec![staged(0, JobStatus::Idle)]));
+    let away = Unknown { why: Why::ScheddUnreachable, message: "away".to_owned() };
+    entry.unanswered(Timestamp(6), &away);
+    assert_eq!(entry.accepting(), None, "all of it is asked for");
+    assert!(!entry.joined(Timestamp(7), Birthdate(1), vec![staged(0, JobStatus::Idle)]));
+}
+
+#[test]
+fn few_jobs_are_all_asked_about() {
+    assert_eq!(awaiting(Look::Accepting(Attempt(2)), LARGE).accepting(), None);
+    assert!(awaiting(Look::Accepting(Attempt(2)), LARGE).is_awaited());
+    assert!(!awaiting(Look::Changes, LARGE + 1).is_awaited());
 }

@@ -1,6 +1,7 @@
 //! The measurements.
 
 pub(crate) mod at_once;
+mod beside;
 pub(crate) mod callbacks;
 pub(crate) mod ends;
 pub(crate) mod finished;

@@ -3,7 +3,7 @@
 use htc_operator::api::{ConditionStatus, ConditionType};
 use htc_operator::machine::decide::Decision;
 use htc_operator::machine::facts::{
-    Ad, Answer, Claim, Facts, JobStatus, Listed, Past, Queue, Record, Submission, Witness,
+    Ad, Answer, Claim, Earlier, Facts, JobStatus, Listed, Past, Queue, Record, Submission, Witness,
 };
 use htc_operator::machine::judge::REMOVED_BY_US;
 use htc_operator::machine::phase::Phase;
@@ -77,12 +77,13 @@ fn same_queue(queue: &Queue, birthdate: Birthdate) -> Result<(), String> {
 }
 
 /// That something is not there is said by two answers, both asked for after `since`.
-pub fn missing_twice(queue: &Queue, since: Option<Timestamp>, shows: impl Fn(&[Ad]) -> bool) -> Result<(), String> {
+pub fn missing_twice(queue: &Queue, since: Option<Timestamp>, shows: impl Fn(&Earlier) -> bool) -> Result<(), String> {
     let Some(before) = &queue.before else { return Err("one answer only lacks it".to_owned()) };
     if since.is_some_and(|since| before.asked_at <= since) {
         return Err(format!("the answer before was asked for at {}, not after {since:?}", before.asked_at));
     }
-    if shows(&queue.ads) || shows(&before.ads) { Err("one of two answers shows it".to_owned()) } else { Ok(()) }
+    let last = Earlier::new(queue.asked_at, &queue.ads);
+    if shows(&last) || shows(before) { Err("one of two answers shows it".to_owned()) } else { Ok(()) }
 }
 
 /// When the last submitter of these could bring in no more, and an earlier operator's, too.
@@ -132,7 +133,7 @@ pub fn may_release(facts: &Facts, before: &Record, permit: &ReleasePermit) -> Re
             if dead.is_some() || before.jobs.values().any(|job| !job.gone) {
                 let requests = before.requests.values().map(|last| last.finished.unwrap_or(last.started));
                 let recorded = before.jobs.values().map(|job| job.recorded);
-                missing_twice(queue, requests.chain(recorded).chain(dead).max(), |ads| !ads.is_empty())?;
+                missing_twice(queue, requests.chain(recorded).chain(dead).max(), |answer| !answer.shown.is_empty())?;
             }
             settled(facts, queue)?;
             for job in before.jobs.values() {
@@ -211,7 +212,7 @@ pub fn cannot_come(facts: &Facts, after: &Record, index: Index) -> Result<(), St
     asked_after(queue, after, &tried)?;
     settled(facts, queue)?;
     // What the last answer shows may be in history by now; the one before must not show any.
-    if queue.before.as_ref().is_none_or(|before| before.ads.iter().any(|ad| ad.index == index)) {
+    if queue.before.as_ref().is_none_or(|before| before.shown.iter().any(|(_, shown)| *shown == index)) {
         return Err("the answer before shows it, or there is none".to_owned());
     }
     missing_twice(queue, dead_by(facts, after, &tried), |_| false)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use htc_operator::api::ConditionType;
 use htc_operator::machine::decide::{Action, Decision, Look};
-use htc_operator::machine::facts::{Ad, Answer, Facts, Job, JobState, Past, Record};
+use htc_operator::machine::facts::{Answer, Earlier, Facts, Job, JobState, Past, Record};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::{ReleasePermit, Scope, SubmitPermit};
 use htc_operator::machine::transitions::{TRANSITIONS, find};
@@ -149,7 +149,7 @@ fn check_gone(facts: &Facts, job: &Job) -> Result<(), TestCaseError> {
     let Answer::Known(queue) = &facts.evidence.queue else { panic!("nobody has answered") };
     let (_, history) = ads_of(facts);
     let former = history.iter().any(|ad| ad.id == job.id && ad.attempt == job.attempt);
-    let shows = |ads: &[Ad]| queue.birthdate == job.birthdate && ads.iter().any(|ad| ad.id == job.id);
+    let shows = |answer: &Earlier| queue.birthdate == job.birthdate && answer.shown.iter().any(|(id, _)| *id == job.id);
     let missing = missing_twice(queue, Some(job.recorded), shows);
     prop_assert!(former || missing.is_ok(), "{job:?} is gone although {}", missing.unwrap_err());
     Ok(())

@@ -393,7 +393,7 @@ impl Seed {
         let former = history.iter().filter(|ad| *with_former && queue.iter().all(|queued| queued.id != ad.id));
         let mut ads: Vec<Ad> = shown.chain(former).cloned().collect();
         ads.sort_by_key(|ad| ad.id);
-        Some(Earlier { asked_at: Timestamp(asked_at.0 - earlier), ads: ads.into() })
+        Some(Earlier::new(Timestamp(asked_at.0 - earlier), &ads))
     }
 
     pub fn facts(&self) -> Facts {

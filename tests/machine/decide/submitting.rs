@@ -1,20 +1,20 @@
 //! From the finalizer to the first submission, and what stands against it.
 
 use htc_operator::api::{ConditionStatus, ConditionType, Reason};
-use htc_operator::machine::decide::Action;
+use htc_operator::machine::decide::{Action, Look};
 use htc_operator::machine::facts::{
     Ad, Claim, Condition, Evidence, Exit, Facts, Failure, LastRequest, Listed, Past, Spec, SpecRefused, Unreadable,
 };
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::transitions::Trigger;
-use htc_operator::machine::{Attempt, Kind, Rules, Settings, Timestamp, Work};
+use htc_operator::machine::{Attempt, Index, Kind, Rules, Settings, Timestamp, Work};
 use rstest::rstest;
 
 use crate::decide::decision::{condition, decide, message, phase, submits, triggers, watched, work};
 use crate::given::{
-    accepted, ad, add_attempt, at, attempt, date, ended, ended_job, failed, fresh, history, in_flight, indices,
-    pending, queue, running, running_job, settings, stillborn, submitted,
+    accepted, ad, add_attempt, at, attempt, date, ended, ended_job, failed, fresh, history, idle_job, in_flight,
+    indices, pending, queue, running, running_job, settings, stillborn, submitted,
 };
 
 #[test]
@@ -366,4 +366,47 @@ fn a_schedd_that_takes_fewer_at_once_is_named_until_the_last_part() {
     let (reason, message) = told(5);
     assert_eq!(reason, "False SmallerSubmissions");
     assert!(message.contains("at most 2 jobs at once") && message.contains("MAX_JOBS"), "{message}");
+}
+
+/// Six jobs, of which the first two are accepted and the next two were submitted.
+fn in_parts() -> Facts {
+    let mut facts = pending(6);
+    facts.record.known.as_mut().unwrap().phase = Phase::Submitted;
+    add_attempt(&mut facts, attempt(1, "0-1"));
+    add_attempt(&mut facts, attempt(2, "2-3"));
+    facts.record.jobs.extend([(Index(0), idle_job("5.0")), (Index(1), idle_job("5.1"))]);
+    facts.evidence.queue = queue(-1, &[ad(0, "5.0"), ad(1, "5.1")]);
+    facts
+}
+
+#[test]
+fn jobs_of_earlier_parts_are_awaited_while_others_go_in() {
+    let mut facts = in_parts();
+    let decision = decide(&facts);
+    assert_eq!(submits(&decision), Some((&indices("4-5"), false, Attempt(3))));
+    assert_eq!(decision.look, Look::Accepting(Attempt(2)));
+    add_attempt(&mut facts, htc_operator::machine::facts::Submission { dead_since: None, ..attempt(3, "4-5") });
+    facts.in_flight = Some(in_flight(&facts, Kind::Submit, true));
+    assert_eq!(decide(&facts).look, Look::Accepting(Attempt(2)), "its submitter is not waited for");
+    facts.record.jobs.extend([(Index(2), idle_job("6.0")), (Index(3), idle_job("6.1"))]);
+    facts.evidence.queue = queue(-1, &[ad(0, "5.0"), ad(1, "5.1"), ad(2, "6.0"), ad(3, "6.1")]);
+    assert_eq!(decide(&facts).look, Look::Changes, "nothing is awaited but the end of the submitter");
+    facts.in_flight = None;
+    facts.record.attempts[2].dead_since = Some(at(0));
+    assert!(matches!(decide(&facts).look, Look::Every { soon: true, .. }), "what is missing is judged by all of it");
+}
+
+#[test]
+fn what_was_refused_or_is_proved_absent_is_not_awaited_while_others_go_in() {
+    for change in
+        [(|facts| facts.record.attempts[1].refusal = Some("ERROR: no".to_owned())) as fn(&mut Facts), |facts| {
+            facts.record.attempts[1].absent = true;
+        }]
+    {
+        let mut facts = in_parts();
+        change(&mut facts);
+        facts.in_flight = Some(in_flight(&facts, Kind::Submit, true));
+        facts.in_flight.as_mut().unwrap().key.attempt = Attempt(3);
+        assert_eq!(decide(&facts).look, Look::Changes);
+    }
 }

@@ -9,12 +9,12 @@ use htc_operator::machine::outcome::{Loss, Outcome};
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::request::Scope;
 use htc_operator::machine::transitions::Trigger;
-use htc_operator::machine::{Index, Work};
+use htc_operator::machine::{Index, Kind, Work};
 
 use crate::decide::decision::{condition, decide, message, phase, state, submits, triggers, work};
 use crate::given::{
-    accepted, ad, at, change_job, ended, ended_job, held, history, id, idle_job, indices, job, known_queue, other_hold,
-    queue, removed, running, running_job, staging, submitted, unknown,
+    accepted, ad, at, change_job, done, ended, ended_job, held, history, id, idle_job, indices, job, known_queue,
+    other_hold, queue, removed, running, running_job, staging, submitted, unknown,
 };
 
 #[test]
@@ -191,4 +191,19 @@ fn an_outage_is_told_once_and_only_after_a_silence() {
     assert!(once.transitions.is_empty() && matches!(once.look, Look::Every { .. }), "it wakes after the next answer");
     facts.evidence.queue = queue(-1, &[running(ad(0, "5.0"))]);
     assert_eq!(condition(&decide(&facts), ConditionType::Tracked), "True Tracking");
+}
+
+#[test]
+fn the_end_of_a_removal_is_awaited() {
+    let mut facts = accepted(
+        Phase::Running,
+        &[(running_job("5.0"), running(ad(0, "5.0"))), (running_job("5.1"), running(ad(1, "5.1")))],
+    );
+    assert_eq!(decide(&facts).look, Look::Changes);
+    facts.record.requests.insert(Kind::Remove, done(0));
+    assert!(matches!(decide(&facts).look, Look::Every { soon: true, .. }), "the answer is from before it");
+    facts.record.requests.insert(Kind::Remove, done(-5));
+    assert_eq!(decide(&facts).look, Look::Changes);
+    facts.evidence.queue = queue(-1, &[removed(running(ad(0, "5.0")), "via condor_rm"), running(ad(1, "5.1"))]);
+    assert!(matches!(decide(&facts).look, Look::Every { soon: true, .. }), "whoever removes it");
 }

@@ -118,7 +118,7 @@ impl World {
             nameless: Arc::default(),
             before: match &self.facts.evidence.queue {
                 Answer::Known(before) if before.birthdate == self.birthdate => {
-                    Some(Earlier { asked_at: before.asked_at, ads: Arc::clone(&before.ads) })
+                    Some(Earlier::new(before.asked_at, &before.ads))
                 }
                 Answer::Known(_) | Answer::Unknown(_) => None,
             },

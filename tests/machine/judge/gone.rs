@@ -34,7 +34,7 @@ fn refused_by(other: &Facts) -> Facts {
 #[test]
 fn what_was_there_is_gone_only_when_two_answers_lack_it() {
     let mut facts = emptied();
-    let shown = |asked, ads: &[Ad]| Some(Earlier { asked_at: at(asked), ads: ads.into() });
+    let shown = |asked, ads: &[Ad]| Some(Earlier::new(at(asked), ads));
     // None, one with the job, one from before the removal.
     for before in [None, shown(-1, &[ad(0, "5.0")]), shown(-2, &[])] {
         known_queue(&mut facts).before = before;
@@ -118,7 +118,7 @@ fn gone_is_not_proved_while_a_submitter_may_live() {
     assert_eq!(prove_gone(&facts), Err(Doubt::SubmitterMayLive(limit)));
     known_queue(&mut facts).asked_at = at(-40 + 61);
     assert_eq!(prove_gone(&facts), Err(Doubt::SeenOnce), "condor_submit exited with 0");
-    known_queue(&mut facts).before = Some(Earlier { asked_at: Timestamp(limit.0 + 1), ads: Arc::default() });
+    known_queue(&mut facts).before = Some(Earlier { asked_at: Timestamp(limit.0 + 1), shown: Arc::default() });
     assert!(prove_gone(&facts).is_ok());
 }
 

@@ -57,7 +57,7 @@ fn a_job_is_not_lost_while_there_is_doubt(#[case] change: fn(&mut Facts), #[case
 #[test]
 fn a_job_is_lost_only_when_two_answers_lack_it() {
     let mut facts = vanished();
-    let shown = |asked, ads: &[Ad]| Some(Earlier { asked_at: at(asked), ads: ads.into() });
+    let shown = |asked, ads: &[Ad]| Some(Earlier::new(at(asked), ads));
     for before in [None, shown(-2, &[running(ad(0, "5.0"))]), shown(-80, &[])] {
         known_queue(&mut facts).before = before;
         assert_eq!(is_lost(&facts), Err(Doubt::SeenOnce));

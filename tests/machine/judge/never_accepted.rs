@@ -29,7 +29,7 @@ fn a_submission_came_to_nothing_only_if_two_answers_say_so() {
     for refusal in [Some("no".to_owned()), None] {
         facts.record.attempts[0].refusal = refusal;
         let dead = facts.record.attempts[0].dead_since.unwrap();
-        let shown = |asked_at, ads: &[Ad]| Some(Earlier { asked_at, ads: ads.into() });
+        let shown = |asked_at, ads: &[Ad]| Some(Earlier::new(asked_at, ads));
         let later = known_queue(&mut facts).before.clone();
         for before in [None, shown(dead, &[]), shown(at(-1), &[staging(ad(0, "5.0"))])] {
             known_queue(&mut facts).before = before;

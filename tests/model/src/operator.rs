@@ -390,7 +390,7 @@ impl Model {
                 nameless: Arc::default(),
                 before: match &watched.evidence.queue {
                     Answer::Known(before) if before.birthdate == *birthdate => {
-                        Some(Earlier { asked_at: before.asked_at, ads: Arc::clone(&before.ads) })
+                        Some(Earlier::new(before.asked_at, &before.ads))
                     }
                     Answer::Known(_) | Answer::Unknown(_) => None,
                 },

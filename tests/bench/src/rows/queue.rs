@@ -21,6 +21,8 @@ const EVERY: Duration = Duration::from_millis(500);
 pub(super) struct Waits {
     pub(super) longest: f64,
     pub(super) count: usize,
+    /// Of each.
+    pub(super) all: Vec<f64>,
 }
 
 pub(crate) fn measure(bed: &mut Bed, raw: &Raw, options: &Options, report: &mut Report) -> Result<()> {
@@ -135,10 +137,11 @@ pub(super) fn small_ones(bed: &Bed, namespace: &str, every: Duration, done: impl
     }
     let wanted = created.len();
     bed.cluster.seen.wait("the ids of the small ones", namespace, LONG, |tally| tally.with_ids == wanted)?;
-    let all = bed.cluster.seen.all(namespace);
+    let seen = bed.cluster.seen.all(namespace);
     let waits = created.iter().filter_map(|(name, began)| {
-        let at = all.get(name)?.ids_at?;
+        let at = seen.get(name)?.ids_at?;
         Some(at.saturating_duration_since(*began).as_secs_f64())
     });
-    Ok(Waits { longest: waits.fold(0.0, f64::max), count: wanted })
+    let all: Vec<f64> = waits.collect();
+    Ok(Waits { longest: all.iter().copied().fold(0.0, f64::max), count: wanted, all })
 }
