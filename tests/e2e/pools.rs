@@ -7,7 +7,9 @@ pub mod site;
 
 on_versions!(
     both:
-        managed::a_starter_of_its_own_has_no_file_but_its_jobs;
+        managed::a_starter_of_its_own_has_no_file_but_its_jobs,
+        managed::input_and_output_pass_a_confined_shadow,
+        managed::an_older_image_works_and_says_that_its_shadows_are_not_confined;
     trixie:
         one::it_stays_until_no_htcjob_needs_it,
         managed::each_image_gets_workers_of_its_own,

@@ -24,7 +24,10 @@ use bed::{ACCOUNT, Bed, Namespace, PATIENCE, htcjob, is_true};
 use super::site::{delete, find, wait_gone, wait_ready, wait_ready_says, with_pool};
 use node::{Node, names, services};
 
-pub use hostile::a_starter_of_its_own_has_no_file_but_its_jobs;
+pub use hostile::{
+    a_starter_of_its_own_has_no_file_but_its_jobs, an_older_image_works_and_says_that_its_shadows_are_not_confined,
+    input_and_output_pass_a_confined_shadow,
+};
 pub use images::each_image_gets_workers_of_its_own;
 pub use left::its_orphans_are_named_and_removed_in_the_names_of_their_namespaces;
 pub use lost::its_jobs_run_again_when_their_lease_is_over;
