@@ -3,6 +3,8 @@
 //! HTCondor's tools read files that a submit description or the ad of a job names, and write where an ad says. So none is
 //! started as it is: this program starts itself once more with [`COMMAND`], gives up all that the call does not need, by
 //! the kernel's Landlock and by resource limits, and then becomes the tool. What it gave up does not come back.
+//!
+//! The program `htc-confine` is the same step in the image with HTCondor's daemons: `htc-confine --landlock --read=PATH … -- PROGRAM …`.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,8 +14,8 @@ use std::process::Command;
 
 use clap::{Parser, ValueEnum};
 use landlock::{
-    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
-    Scope, path_beneath_rules,
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _,
+    RulesetStatus, Scope, make_bitflags, path_beneath_rules,
 };
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 
@@ -22,6 +24,10 @@ pub const COMMAND: &str = "confined";
 
 /// What is known of Landlock here; of this, each kernel keeps to what it knows.
 const KNOWN: ABI = ABI::V6;
+
+/// The rights to make what is neither a file nor a folder.
+const MAKES_MORE: BitFlags<AccessFs> =
+    make_bitflags!(AccessFs::{MakeSym | MakeSock | MakeFifo | MakeChar | MakeBlock | IoctlDev});
 
 /// Exit codes of the step, as a shell has them: the program cannot be started, or is not there.
 const CANNOT_START: u8 = 126;
@@ -57,6 +63,13 @@ struct Confined {
     /// A file or folder that it may read and write.
     #[arg(long)]
     write: Vec<PathBuf>,
+    /// A folder in which it may read, make, change and remove files and folders, but make no symbolic link, socket, pipe or
+    /// device, and start no program. Files may move, and be hard links, between these folders.
+    #[arg(long)]
+    files: Vec<PathBuf>,
+    /// The same, but no file moves or is linked into or out of it.
+    #[arg(long)]
+    logs: Vec<PathBuf>,
     /// Largest address space, in bytes.
     #[arg(long)]
     memory: Option<u64>,
@@ -90,7 +103,7 @@ impl Confined {
                 .map_err(|error| format!("is not started without the operator, process {operator}: {error}"))?;
         }
         if self.landlock {
-            match restrict_files(&self.read, &self.write) {
+            match self.restrict_files() {
                 Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => {}
                 Ok(RulesetStatus::NotEnforced) => return Err(format!("cannot be confined: {NO_LANDLOCK}")),
                 Err(error) => return Err(format!("cannot be confined by Landlock: {error}")),
@@ -105,6 +118,25 @@ impl Confined {
             }
         }
         Ok(())
+    }
+
+    /// Signals and abstract sockets of processes outside are out of reach, too, where the kernel knows these scopes.
+    fn restrict_files(&self) -> Result<RulesetStatus, landlock::RulesetError> {
+        let mut ruleset = Ruleset::default();
+        if !self.files.is_empty() {
+            // Linux 5.13 to 5.18 let no file move from one folder to another, in whatever rights.
+            ruleset = ruleset.set_compatibility(CompatLevel::HardRequirement).handle_access(AccessFs::Refer)?;
+            ruleset = ruleset.set_compatibility(CompatLevel::BestEffort);
+        }
+        let ruleset = ruleset.handle_access(AccessFs::from_all(KNOWN))?.scope(Scope::from_all(KNOWN))?.create()?;
+        // Landlock counts starting a program as reading.
+        let logs = AccessFs::from_all(KNOWN) & !(MAKES_MORE | AccessFs::Execute | AccessFs::Refer);
+        let files = logs | AccessFs::Refer;
+        let ruleset = ruleset.add_rules(path_beneath_rules(&self.read, AccessFs::from_read(KNOWN)))?;
+        let ruleset = ruleset.add_rules(path_beneath_rules(&self.write, AccessFs::from_all(KNOWN)))?;
+        let ruleset = ruleset.add_rules(path_beneath_rules(&self.files, files))?;
+        let ruleset = ruleset.add_rules(path_beneath_rules(&self.logs, logs))?;
+        Ok(ruleset.restrict_self()?.ruleset)
     }
 }
 
@@ -122,14 +154,6 @@ pub fn step(words: impl Iterator<Item = OsString>) -> (String, u8) {
 fn lowered(now: &Rlimit, most: u64) -> Rlimit {
     let most = Some(now.maximum.map_or(most, |hard| hard.min(most)));
     Rlimit { current: most, maximum: most }
-}
-
-fn restrict_files(read: &[PathBuf], write: &[PathBuf]) -> Result<RulesetStatus, landlock::RulesetError> {
-    let ruleset =
-        Ruleset::default().handle_access(AccessFs::from_all(KNOWN))?.scope(Scope::from_all(KNOWN))?.create()?;
-    let ruleset = ruleset.add_rules(path_beneath_rules(read, AccessFs::from_read(KNOWN)))?;
-    let ruleset = ruleset.add_rules(path_beneath_rules(write, AccessFs::from_all(KNOWN)))?;
-    Ok(ruleset.restrict_self()?.ruleset)
 }
 
 /// Whether this kernel confines: Landlock is built in (Linux 5.13 or newer), switched on, and allowed here.

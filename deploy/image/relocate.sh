@@ -13,6 +13,22 @@ case $(uname -m) in
 esac
 rm -rf "$root"/usr/share/doc "$root"/usr/share/man "$root"/usr/share/locale "$root/usr/lib/$triplet/gconv"
 
+# What the daemons of a pool start, and what administrators call. HTCondor's packages have more: programs that fetch URLs for jobs, open
+# shells beside them, or speak to other batch systems. A program that is not there is started by nobody.
+keep='condor_master condor_collector condor_negotiator condor_schedd condor_shadow condor_startd condor_starter condor_procd condor_preen
+condor_shared_port condor_pid_ns_init condor_gpu_discovery condor_gpu_utilization htc-confine
+condor_off condor_on condor_reconfig condor_restart condor_set_shutdown condor_fetchlog condor_updates_stats procd_ctl'
+for file in "$root"/usr/sbin/* "$root"/usr/libexec/condor/*; do
+    case " $(echo $keep) " in
+        *" ${file##*/} "*) ;;
+        *) rm -rf "$file" ;;
+    esac
+done
+for name in blahpd bosco_cluster condor_annex condor_adstash condor_docker_enter condor_nsenter condor_remote_cluster condor_ssh_start \
+    condor_ssh_to_job; do
+    rm -f "$root/usr/bin/$name"
+done
+
 for file in "$root"/usr/bin/* "$root"/usr/sbin/* "$root"/usr/libexec/condor/* "$root"/usr/lib/*.so*; do
     if [ -L "$file" ] || [ ! -f "$file" ]; then
         continue

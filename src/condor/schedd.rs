@@ -26,6 +26,9 @@ pub(super) const FETCH_TOOL: &str = "condor_transfer_data";
 /// ClassAd expression for jobs of no operator of this kind.
 pub(super) const NOT_ADOPTED: &str = "HTCOperator =?= undefined && HTCJobUID =?= undefined";
 
+/// Attribute of a schedd's ad: how the shadows of a managed pool are confined, in one word.
+pub const SHADOWS: &str = "HTCShadows";
+
 /// Most bytes of a list in a constraint.
 const LIST: usize = 32 * 1024;
 
@@ -55,6 +58,7 @@ pub struct Schedd {
     lacking: Arc<Mutex<Option<String>>>,
     latest: Mutex<Option<Reading>>,
     spent: Mutex<Cost>,
+    shadows: Mutex<Option<String>>,
     health: Health,
 }
 
@@ -92,8 +96,23 @@ impl Schedd {
     ) -> Self {
         let (identity, lacking, latest) = (Identity::Operator, Arc::default(), Mutex::default());
         let (pauses, suspects, spent, users) = (Arc::default(), Arc::default(), Mutex::default(), Arc::new(users));
-        let secret = None;
-        Self { name, operator, tools, clock, identity, users, pauses, suspects, secret, lacking, latest, spent, health }
+        let (secret, shadows) = (None, Mutex::default());
+        Self {
+            name,
+            operator,
+            tools,
+            clock,
+            identity,
+            users,
+            pauses,
+            suspects,
+            secret,
+            lacking,
+            latest,
+            spent,
+            shadows,
+            health,
+        }
     }
 
     /// The same with the operator's own credentials in the Secret of an `HTCPool`.
@@ -109,8 +128,23 @@ impl Schedd {
         let (lacking, latest, spent, health) =
             (Arc::default(), Mutex::default(), Mutex::default(), self.health.clone());
         let (clock, pauses, suspects) = (self.clock, Arc::clone(&self.pauses), Arc::clone(&self.suspects));
-        let secret = self.secret.clone();
-        Self { name, operator, tools, clock, identity, users, pauses, suspects, secret, lacking, latest, spent, health }
+        let (secret, shadows) = (self.secret.clone(), Mutex::default());
+        Self {
+            name,
+            operator,
+            tools,
+            clock,
+            identity,
+            users,
+            pauses,
+            suspects,
+            secret,
+            lacking,
+            latest,
+            spent,
+            shadows,
+            health,
+        }
     }
 
     /// Why the tools have no credentials that are good for anything, if they should have some: what fails then fails for that.
@@ -145,18 +179,27 @@ impl Schedd {
     /// Its name as it says it itself, and its birthdate: no two schedds have both in common.
     pub async fn who(&self) -> Result<(String, Birthdate), Unknown> {
         const TOOL: &str = "condor_status";
-        let arguments = ["-schedd", "-direct", self.name.as_str(), "-af", "Name", "JobQueueBirthdate"];
+        let arguments = ["-schedd", "-direct", self.name.as_str(), "-af", "Name", "JobQueueBirthdate", SHADOWS];
         let output = self.question(TOOL, &arguments, self.tools.limit, NUMBERS).await?;
         let text = String::from_utf8_lossy(&output.stdout);
         let words: Vec<&str> = text.split_whitespace().collect();
-        if let [name, birthdate] = words.as_slice()
+        // That of another's pool may say anything, or nothing, of its shadows.
+        if let [name, birthdate, shadows @ ..] = words.as_slice()
             && let Ok(birthdate) = birthdate.parse()
         {
+            *self.shadows.lock().unwrap_or_else(PoisonError::into_inner) =
+                shadows.first().map(|word| harmless(word, WORDS));
             return Ok((harmless(name, WORDS), Birthdate(birthdate)));
         }
         let said = harmless(text.trim(), WORDS);
         let message = format!("{TOOL} says {said:?} where name and birthdate of schedd {} should be", self.name);
         Err(unknown(Why::Incomplete, message))
+    }
+
+    /// What its ad has in the attribute [`SHADOWS`], by the latest answer of [`Schedd::who`].
+    #[must_use]
+    pub fn shadows(&self) -> Option<String> {
+        self.shadows.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The latest reading if it is recent, else a new one: for what comes after it.

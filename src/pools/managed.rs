@@ -17,6 +17,7 @@ pub mod objects;
 mod said;
 pub mod scale;
 mod seen;
+mod shadow;
 pub mod states;
 pub(super) mod tries;
 mod wanted;

@@ -24,9 +24,10 @@ use super::error::ApplyError;
 use super::groups::{Group, scale_pool};
 use super::names::{BadName, Names};
 use super::objects::{DRAIN, Design, TEMPLATE, WorkerKind};
-use super::said::{counts, images_said, own_said, workers_said};
+use super::said::{SHADOWS_CONFINED, counts, images_said, own_said, shadows_said, workers_said};
 use super::scale::{Drain, Evidence, Plan};
 use super::seen::{Memory, Wanted, is_marked};
+use super::shadow::Shadows;
 use super::tries::{NotMade, Tries};
 use super::wanted::{Asker, Demand};
 use super::work::Work;
@@ -213,7 +214,8 @@ impl Caretaker {
             }
             self.tell_lacks(&mine, memory).await;
             groups = memory.evidence(&pods, &self.names, &wanted, now());
-            let said = [workers_said(&groups, &plans, memory), images_said(memory)];
+            let mut said = vec![workers_said(&groups, &plans, memory), images_said(memory)];
+            said.extend(Self::shadows(&object, pool).map(shadows_said));
             if let Err(error) = self.publish(&object, (&counts(&groups), &said)).await {
                 tracing::warn!(%error, "the status of the workers is not written");
             }
@@ -223,6 +225,14 @@ impl Caretaker {
         let again = again.map_or(calm, |again| Duration::from_secs(u64::try_from(again - now()).unwrap_or(0)));
         let usual = if demand.follows(spec) || Memory::is_restless(&groups) { soon } else { calm };
         usual.min(again).max(Duration::from_millis(200))
+    }
+
+    /// Whether the schedd's shadows are confined: as it has said, or as it was said before this operator was started.
+    fn shadows(object: &HTCPool, pool: &Pool) -> Option<Shadows> {
+        let conditions = object.status.iter().flat_map(|status| &status.conditions);
+        let told = conditions.into_iter().find(|condition| condition.type_ == SHADOWS_CONFINED);
+        let said = pool.schedd.shadows().and_then(|word| word.parse().ok());
+        said.or_else(|| told?.reason.parse().ok())
     }
 
     /// The `HTCJob`s in this pool, and what they have to do; none where that is not known.

@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 
 use super::names::{Names, OPERATOR, PORT, Role};
+use super::shadow;
 use crate::condor::description::{IMAGE, MINI_CLUSTER, SHARED, WORKER_MINI_CLUSTER};
 use crate::credentials::signing::{KEY_NAME, OF_NAMESPACE};
 
@@ -101,7 +102,7 @@ COLLECTOR_NAME = $(UID_DOMAIN)
 ///
 /// A payload may replace its starter, and the shadow that serves it has the files of this pod. By `LIMIT_DIRECTORY_ACCESS` a shadow sends and
 /// takes files of its job's spool folder alone, which it adds itself (`allow_shadow_access` of HTCondor's `limit_directory_access.cpp`).
-/// Links are followed before the check, but hard links within the spool are not seen by it.
+/// Links are followed before the check, but hard links within the spool are not seen by it: for these there is [`shadow`].
 ///
 /// Jobs of the local and the scheduler universe are processes of this pod. 23.9 lets a job's owner change `JobUniverse` afterwards.
 const SCHEDD: &str = r#"DAEMON_LIST = MASTER SCHEDD
@@ -192,6 +193,7 @@ pub fn condor_config(names: &Names, role: Role) -> String {
             let owner = format!("Owner == \"{OPERATOR}\" || substr(Owner, 0, {length}) == \"{OF_NAMESPACE}\"");
             set("SUBMIT_REQUIREMENT_Owner", &owner);
             text.push_str(SCHEDD);
+            text.push_str(&shadow::config());
         }
         Role::Worker => {
             set("MEMORY", &format!("$ENV(WORKER_MEMORY_MIB) - {RESERVE_MIB}"));
@@ -280,6 +282,7 @@ mod tests {
             ("IMMUTABLE_JOB_ATTRS", " JobUniverse"),
             ("SUBMIT_REQUIREMENT_NAMES", " Universe Owner"),
             ("SUBMIT_REQUIREMENT_Universe", " JobUniverse == 5"),
+            ("SHADOW_WORKLIFE", " 0"),
             ("SUBMIT_REQUIREMENT_Owner", " Owner == \"operator\" || substr(Owner, 0, 3) == \"ns-\""),
         ] {
             assert_eq!(value(&schedd, name), Some(is), "{name}");

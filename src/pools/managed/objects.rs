@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::config::condor_config;
 use super::names::{Names, PORT, Role};
+use super::shadow;
 use crate::api::{GROUP, ManagedPool, ObjectName, PodResources, Quantity, Reclaim};
 use crate::key::hex;
 
@@ -115,6 +116,7 @@ impl Design<'_> {
         for role in [Role::CentralManager, Role::Schedd, Role::Worker] {
             object["data"][<&str>::from(role)] = condor_config(self.names, role).into();
         }
+        object["data"][shadow::NAME] = shadow::SCRIPT.into();
         object
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::groups::Group;
 use super::scale::{Answer, Evidence, Plan, Pod, Slot, Worker};
 use super::seen::Memory;
+use super::shadow::Shadows;
 use crate::api::text::harmless;
 use crate::api::{Condition, ConditionStatus, MiniClusterStatus, WorkersStatus};
 
@@ -12,6 +13,9 @@ use crate::api::{Condition, ConditionStatus, MiniClusterStatus, WorkersStatus};
 pub(super) const WORKERS_READY: &str = "WorkersReady";
 /// Type of the condition about the images that workers are made of.
 pub(super) const IMAGES_USABLE: &str = "ImagesUsable";
+
+/// Type of the condition about the shadows of the schedd.
+pub(super) const SHADOWS_CONFINED: &str = "ShadowsConfined";
 
 /// A condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +135,32 @@ pub(super) fn workers_said(groups: &BTreeMap<Group, Evidence>, plans: &BTreeMap<
     }
 }
 
+/// Whether a worker can reach more of the schedd's pod than the files of its own job.
+pub(super) fn shadows_said(shadows: Shadows) -> Said {
+    let no = |message: &str| Said {
+        kind: SHADOWS_CONFINED,
+        status: ConditionStatus::False,
+        reason: shadows.into(),
+        message: format!("{REACH}: {message}"),
+    };
+    match shadows {
+        Shadows::Confined => Said {
+            status: ConditionStatus::True,
+            message: "each shadow reads and writes the files of its own job, and no others".to_owned(),
+            ..no("")
+        },
+        Shadows::ImageTooOld => no(
+            "spec.managed.image has no htc-confine; make the image anew with the Dockerfile of the operator's version, under a new tag (docs/pools.md)",
+        ),
+        Shadows::NoLandlock => no(
+            "the node's kernel has no Landlock of Linux 5.19 or newer, or the container runtime's seccomp profile does not allow it; run the schedd on another node, or let only namespaces that trust each other use the pool",
+        ),
+    }
+}
+
+/// What it means that shadows are not confined.
+const REACH: &str = "a payload that replaces its worker's HTCondor may read files of other jobs in the schedd's spool";
+
 #[cfg(test)]
 mod tests {
     use super::super::scale::{Deaths, Goal};
@@ -225,6 +255,18 @@ mod tests {
         assert!(!said.is_told_by(&old), "another image fails");
         let workers = Said { kind: WORKERS_READY, ..said };
         assert!(workers.is_told_by(&old), "its numbers are in the status");
+    }
+
+    #[test]
+    fn shadows_that_are_not_confined_are_named_with_the_next_step() {
+        use strum::IntoEnumIterator as _;
+        for shadows in Shadows::iter() {
+            let said = shadows_said(shadows);
+            assert_eq!(said.reason.parse(), Ok(shadows));
+            let confined = shadows == Shadows::Confined;
+            assert_eq!(said.status == ConditionStatus::True, confined);
+            assert_ne!(said.message.contains("of other jobs"), confined, "{}", said.message);
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The root file system of the image `htcondor`, from the same list of packages as the Dockerfile's.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use crate::cache::{Recipe, digest};
-use crate::error::Result;
+use crate::error::{Doing as _, Result};
 use crate::operator_image::{debian, listed};
 use crate::packages::{Arch, Suite};
 use crate::tool::run_ok;
@@ -45,8 +46,23 @@ impl Recipe for HtcondorImage<'_> {
         debian(self.suite, &[], staging)?;
         let tree = staging.join(HOME);
         self.suite.unpack(&listed(PACKAGES).collect::<Vec<_>>(), &tree)?;
-        let mut relocate = Command::new("sh");
-        relocate.args(["-s", "--"]).arg(&tree).arg(format!("/{HOME}"));
-        run_ok("relocating HTCondor", &mut relocate, RELOCATE, LIMIT).map(drop)
+        relocate(&tree)
     }
+}
+
+/// Makes what is in this folder run from the image's folder with HTCondor.
+fn relocate(tree: &Path) -> Result<()> {
+    let mut relocate = Command::new("sh");
+    relocate.args(["-s", "--"]).arg(tree).arg(format!("/{HOME}"));
+    run_ok("relocating HTCondor", &mut relocate, RELOCATE, LIMIT).map(drop)
+}
+
+/// A layer of the image: the program that confines shadows, which the Dockerfile builds.
+pub(crate) fn add_confine(program: &Path, layer: &Path) -> Result<()> {
+    let tree = layer.join(HOME);
+    let folder = tree.join("usr/libexec/condor");
+    fs::create_dir_all(&folder).doing("making the folder", &folder)?;
+    let to = folder.join("htc-confine");
+    fs::copy(program, &to).doing("copying", program)?;
+    relocate(&tree)
 }

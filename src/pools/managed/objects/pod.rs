@@ -7,6 +7,7 @@ use crate::api::{ManagedPool, MiniCluster, ObjectName, Quantity, QuantityError, 
 use crate::condor::description::SHARED;
 use crate::pools::managed::config::{CONFIG, LOCAL, RELEASE, RESERVE_MIB, SECRET, SPOOL, condor_config};
 use crate::pools::managed::names::{PORT, Role};
+use crate::pools::managed::shadow;
 
 /// Debian's `nobody`: HTCondor does not start as a user that is not in passwd, and this one is there in nearly all images.
 const ACCOUNT: u32 = 65534;
@@ -169,7 +170,14 @@ impl Design<'_> {
         let mut labels = self.labels();
         merge(&mut labels, &self.selector(role));
         let config = condor_config(self.names, role);
-        let is_worker = role == Role::Worker;
+        let (is_worker, is_schedd) = (role == Role::Worker, role == Role::Schedd);
+        let mut files = vec![json!({ "key": <&str>::from(role), "path": "condor_config" })];
+        let (mut prepare, mut template) = (PREPARE.to_owned(), config);
+        if is_schedd {
+            files.push(json!({ "key": shadow::NAME, "path": shadow::NAME, "mode": 0o555 }));
+            prepare.push_str(&shadow::prepare());
+            template.push_str(shadow::SCRIPT);
+        }
         let mut env = vec![
             json!({ "name": "CONDOR_CONFIG", "value": format!("{CONFIG}/condor_config") }),
             field("POD_NAME", "metadata.name"),
@@ -204,10 +212,7 @@ impl Design<'_> {
         let mut volumes = vec![
             json!({
                 "name": "config",
-                "configMap": {
-                    "name": self.names.object("config"),
-                    "items": [{ "key": <&str>::from(role), "path": "condor_config" }],
-                },
+                "configMap": { "name": self.names.object("config"), "items": files },
             }),
             json!({ "name": "secret", "secret": { "secretName": self.names.token(role), "defaultMode": 0o440 } }),
             json!({ "name": "local", "emptyDir": {} }),
@@ -217,7 +222,7 @@ impl Design<'_> {
             volumes.push(json!({ "name": "tree", "emptyDir": {} }));
         }
         let mut template = json!({
-            "metadata": { "labels": labels, "annotations": { TEMPLATE: digest(&config), DEFAULT_CONTAINER: CONTAINER } },
+            "metadata": { "labels": labels, "annotations": { TEMPLATE: digest(&template), DEFAULT_CONTAINER: CONTAINER } },
             "spec": {
                 "automountServiceAccountToken": false,
                 "enableServiceLinks": false,
@@ -227,7 +232,7 @@ impl Design<'_> {
                     "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": { "type": "RuntimeDefault" },
                 },
                 "initContainers": [{
-                    "name": "prepare", "image": self.spec.image, "command": ["/bin/sh", "-c", PREPARE],
+                    "name": "prepare", "image": self.spec.image, "command": ["/bin/sh", "-c", prepare],
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": prepared,
                     "resources": { "requests": { "cpu": "10m", "memory": "64Mi" }, "limits": { "memory": "256Mi" } },

@@ -3,23 +3,81 @@
 use std::fs;
 use std::process::Command;
 
+use serde_json::Value;
 use testbed::{Version, wait_for};
 
-use bed::{Namespace, PATIENCE, files_below, ids};
+use bed::site::says;
+use bed::{Namespace, PATIENCE, condition, files_below, ids, is_true};
 
 use super::super::site::{delete, wait_ready, with_pool};
-use super::node::{Node, decoded};
-use super::{Cluster, POOL, apply, fixed, lasting, pool};
+use super::node::{Node, OLD_IMAGE, decoded};
+use super::users::configured_as;
+use super::{Cluster, POOL, apply, fixed, get, lasting, pool, schedd, tool};
 
 on_versions! {
-    both: a_starter_of_its_own_has_no_file_but_its_jobs;
+    both:
+        a_starter_of_its_own_has_no_file_but_its_jobs,
+        input_and_output_pass_a_confined_shadow,
+        an_older_image_works_and_says_that_its_shadows_are_not_confined;
 }
 
-/// A starter is whatever a payload made of it, and a shadow makes links for its starter unasked. What they lead to does not come.
+/// A starter is whatever a payload made of it, and a shadow makes links and changes modes for its starter unasked. Confined, it makes no link
+/// that leads out of its own job's folders. A mode it still changes: the schedd has its files again when its pod begins anew.
 ///
-/// Against 4ccb4b1: the signing key is among the input of the job, with both versions of HTCondor. So it is without
-/// `LIMIT_DIRECTORY_ACCESS` in the schedd's configuration and `LimitDirectoryAccess` of the job.
+/// Against 4ccb4b1 the signing key is among the input of the job by a symbolic link, with both versions of HTCondor; with
+/// `LIMIT_DIRECTORY_ACCESS` alone, a file of another namespace's job by a hard link, as the next test shows.
 fn a_starter_of_its_own_has_no_file_but_its_jobs(version: Version) {
+    let conf = |job: &str| format!("{job}/payload.conf");
+    let calls = |job: &str| {
+        format!(
+            "symbolic {KEY} loot\nsymbolic {0} other\nhard {0} same\nhard {KEY} key\nhard {SPOOL}/job_queue.log queue\n\
+             hard /htcpool/local/shadow/ShadowLog log\nchmod 000 {SPOOL}/job_queue.log\n",
+            conf(job)
+        )
+    };
+    attack(version, "htcondor:test", calls, |here, node, tried| {
+        wait_says(here, "True", "Confined");
+        let (modes, links): (Vec<&str>, Vec<&str>) = tried.lines().partition(|line| line.starts_with("chmod"));
+        assert!(links.len() == 6 && links.iter().all(|line| line.contains(" refused ")), "{tried}");
+        // Before it runs, all that is in its folder comes with its input.
+        assert!(!taken(node).iter().any(|file| is_key(here, file) || is_of_another(file)), "{tried}");
+        assert!(modes.iter().all(|line| line.contains(" made ")), "{tried}");
+        // The schedd finds its queue again.
+        let before = node.pods("schedd")[0]["metadata"]["uid"].clone();
+        here.kubectl(&["delete", "pod", "-l", "htc.cern.ch/role=schedd", "--wait=false"]);
+        node.wait_pods("schedd", "another one", |pods| {
+            pods.len() == 1 && pods[0]["metadata"]["uid"] != before && pods[0]["status"]["phase"] == "Running"
+        });
+        wait_ready(here, POOL, "Answering");
+    });
+}
+
+/// An image of an earlier version has no program that confines shadows. Its pool works, and says what a worker can reach in it.
+fn an_older_image_works_and_says_that_its_shadows_are_not_confined(version: Version) {
+    attack(
+        version,
+        OLD_IMAGE,
+        |job| format!("hard {job}/payload.conf same\n"),
+        |here, node, tried| {
+            let message = wait_says(here, "False", "ImageTooOld");
+            assert!(message.contains("files of other jobs") && message.contains("docs/pools.md"), "{message}");
+            assert!(tried.contains("hard made same") && taken(node).iter().any(|file| is_of_another(file)), "{tried}");
+        },
+    );
+}
+
+const SPOOL: &str = "/htcpool/spool/spool";
+const KEY: &str = "/htcpool/local/passwords.d/htcpool";
+const OF_ANOTHER: &str = "sesame-of-another-namespace";
+
+/// Plays the attack in a pool whose HTCondor is in this image. `calls`: those that the starter has the shadow make, where the job of another
+/// namespace has this folder in the spool. `look`: at what came of each, once the job has its input.
+fn attack(
+    version: Version,
+    image: &str,
+    calls: impl FnOnce(&str) -> String,
+    look: impl FnOnce(&Namespace<'_>, &Node<'_>, &str),
+) {
     let cluster = Cluster::start(version, true);
     let (here, guest) = (cluster.namespace(), cluster.namespace());
     Node::run(&cluster.bed, &here.name, version, |node| {
@@ -27,9 +85,12 @@ fn a_starter_of_its_own_has_no_file_but_its_jobs(version: Version) {
         let source = bed::checkout().join("tests/e2e/pools/managed/starter.c");
         let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).output().unwrap();
         assert!(made.status.success(), "{made:?}");
+        let chirp = cluster.bed.assets.condor(version).join("usr/libexec/condor/condor_chirp");
+        fs::copy(chirp, node.runs.join("condor_chirp")).unwrap();
 
         let mut open = pool(&fixed(1));
         open["spec"]["allowedNamespaces"] = serde_json::json!([here.name, guest.name]);
+        open["spec"]["managed"]["image"] = image.into();
         apply(&here, open);
         wait_ready(&here, POOL, "Answering");
         let place = format!("{}/{POOL}", here.name);
@@ -38,7 +99,8 @@ fn a_starter_of_its_own_has_no_file_but_its_jobs(version: Version) {
         victim["spec"]["env"] = serde_json::json!([{ "name": "PASSWORD", "value": OF_ANOTHER }]);
         guest.create(&victim);
         guest.wait_phase("victim", "Submitted");
-        fs::write(node.runs.join("links"), links(&guest)).unwrap();
+        let calls = calls(&spooled(&guest));
+        fs::write(node.runs.join("calls"), &calls).unwrap();
 
         let mut worker = lasting("hostile");
         worker["spec"]["script"]["source"] = include_str!("starter.sh").into();
@@ -49,23 +111,15 @@ fn a_starter_of_its_own_has_no_file_but_its_jobs(version: Version) {
         here.create(&bait);
         let tried = wait_for("the starter to have tried", PATIENCE, || {
             let tried = fs::read_to_string(node.runs.join("tried")).unwrap_or_default();
-            if tried.lines().count() >= 2 { Ok(tried) } else { Err(tried) }
+            // HTCondor may start the job once more.
+            if tried.lines().count() >= calls.lines().count() { Ok(tried) } else { Err(tried) }
         })
         .unwrap();
-        // The input has come, or the job is held because it may not.
-        wait_for("the job to run, or to be held", PATIENCE, || {
-            let held = here.get("bait")["status"]["held"].as_u64().unwrap_or_default() > 0;
-            if held || node.runs.join("taken").exists() { Ok(()) } else { Err(tried.clone()) }
+        wait_for("the job's input to have come", PATIENCE, || {
+            if node.runs.join("taken").exists() { Ok(()) } else { Err(format!("{tried}{:#}", here.get("bait"))) }
         })
         .unwrap();
-        let secret = here.object("secret", "own-signing-key").unwrap();
-        let key = decoded(secret["data"]["htcpool"].as_str().unwrap());
-        for file in files_below(&node.runs.join("taken"), &|_| true).iter().filter(|file| file.is_file()) {
-            let taken = fs::read(file).unwrap();
-            assert!(taken != key, "the signing key is in {}", file.display());
-            let text = String::from_utf8_lossy(&taken);
-            assert!(!text.contains(OF_ANOTHER), "a file of another namespace's job is {}", file.display());
-        }
+        look(&here, node, &tried);
         for (namespace, name) in [(&guest, "victim"), (&here, "bait"), (&here, "hostile")] {
             namespace.delete(name);
         }
@@ -73,14 +127,92 @@ fn a_starter_of_its_own_has_no_file_but_its_jobs(version: Version) {
     });
 }
 
-const OF_ANOTHER: &str = "sesame-of-another-namespace";
-
-/// To the signing key, and to what the job of another namespace got from its HTCJob.
-fn links(guest: &Namespace<'_>) -> String {
+/// The folder of the job of another namespace in the spool.
+fn spooled(guest: &Namespace<'_>) -> String {
     let ids = ids(&guest.get("victim"));
     let (cluster, proc) = ids[0].split_once('.').unwrap();
     let number = |text: &str| text.parse::<u32>().unwrap() % 10_000;
     let (a, b) = (number(cluster), number(proc));
-    let conf = format!("/htcpool/spool/spool/{a}/{b}/cluster{cluster}.proc{proc}.subproc0/payload.conf");
-    format!("symbolic /htcpool/local/passwords.d/htcpool loot\nsymbolic {conf} other\n")
+    format!("{SPOOL}/{a}/{b}/cluster{cluster}.proc{proc}.subproc0")
 }
+
+/// What came as the job's input.
+fn taken(node: &Node<'_>) -> Vec<Vec<u8>> {
+    let files = files_below(&node.runs.join("taken"), &|_| true);
+    files.iter().filter(|file| file.is_file()).map(|file| fs::read(file).unwrap()).collect()
+}
+
+fn is_key(here: &Namespace<'_>, file: &[u8]) -> bool {
+    let secret = here.object("secret", "own-signing-key").unwrap();
+    file == decoded(secret["data"]["htcpool"].as_str().unwrap())
+}
+
+fn is_of_another(file: &[u8]) -> bool {
+    String::from_utf8_lossy(file).contains(OF_ANOTHER)
+}
+
+/// Waits until the condition about shadows says so; its message.
+fn wait_says(here: &Namespace<'_>, status: &str, reason: &str) -> String {
+    const KIND: &str = "ShadowsConfined";
+    let said = |pool: Value| {
+        if says(&pool, KIND, status, reason) { Ok(pool) } else { Err(format!("{:#}", pool["status"])) }
+    };
+    let pool = wait_for(&format!("{KIND} {status} {reason}"), PATIENCE, || said(get(here))).unwrap();
+    condition(&pool, KIND).unwrap()["message"].as_str().unwrap().to_owned()
+}
+
+/// A confined shadow serves an honest job in all that it does: its input comes again after an eviction; its output replaces that of an
+/// earlier run, and waits for its turn if it is large.
+fn input_and_output_pass_a_confined_shadow(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let here = cluster.namespace();
+    Node::run(&cluster.bed, &here.name, version, |node| {
+        apply(&here, pool(&fixed(1)));
+        wait_ready(&here, POOL, "Answering");
+        wait_says(&here, "True", "Confined");
+        let mut honest = lasting("honest");
+        honest["spec"]["script"]["source"] = HONEST.into();
+        honest["spec"]["maxRetries"] = 1.into();
+        here.create(&honest);
+        let starts = |count| {
+            wait_for(&format!("start {count} of the job"), PATIENCE, || {
+                let now = node.noted("honest");
+                if now >= count { Ok(()) } else { Err(format!("{now}: {:#}", here.get("honest"))) }
+            })
+            .unwrap();
+        };
+        starts(1);
+        let config = configured_as(&here, &here.name);
+        let job = ids(&here.get("honest")).remove(0);
+        let mut vacate = tool(&here, &config, "condor_vacate_job");
+        let vacated = vacate.args(["-fast", "-name", &schedd(&here), &job]).output().unwrap();
+        assert!(vacated.status.success(), "{vacated:?}");
+        starts(2);
+        node.finish("honest");
+        let ended = here.wait_ended("honest");
+        assert!(is_true(&ended, "Complete"), "{ended:#}");
+        assert_eq!(node.noted("honest"), 3, "it is evicted once, and fails once");
+        here.wait_output("honest");
+        let output = here.output("honest", 0);
+        assert_eq!(fs::read_to_string(output.join("run")).unwrap(), "3\n");
+        assert_eq!(fs::read_to_string(output.join("folder/deep/run")).unwrap(), "3\n");
+        assert_eq!(fs::metadata(output.join("large")).unwrap().len(), LARGE);
+        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(output.join("tool")).unwrap().permissions());
+        assert_ne!(mode & 0o100, 0, "{mode:o}");
+        here.delete("honest");
+        delete(&here, POOL);
+    });
+}
+
+/// More than the shadow sends or takes without asking the schedd for a turn (`TRANSFER_QUEUE_…`, 100 MiB).
+const LARGE: u64 = 120 << 20;
+
+/// Waits in its first two runs, leaves output and fails in the second, and ends well in the third.
+const HONEST: &str = "echo honest >>/runs/ran\n\
+    run=$(wc -l </runs/ran)\n\
+    while [ ! -e /runs/finish-honest ]; do sleep 0.3; done\n\
+    mkdir -p folder/deep\n\
+    for file in run folder/deep/run tool; do echo $((run)) >$file; done\n\
+    chmod 755 tool\n\
+    head -c 125829120 /dev/zero >large\n\
+    [ $run -ge 3 ]\n";

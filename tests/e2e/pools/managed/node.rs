@@ -50,6 +50,11 @@ pub fn services(net: &Port) -> String {
 /// Where it is in its folder.
 const TREE: &str = "htcondor";
 
+/// As the image of an earlier version: without the program that confines shadows.
+pub const OLD_IMAGE: &str = "htcondor:old";
+/// That program.
+const CONFINE: &str = "htc-confine";
+
 /// HTCondor as its image has it, made once for all tests of this program: nothing of it is changed.
 fn tree(assets: &Assets, version: Version) -> PathBuf {
     static TRIXIE: OnceLock<Scratch> = OnceLock::new();
@@ -58,6 +63,9 @@ fn tree(assets: &Assets, version: Version) -> PathBuf {
         let scratch = Scratch::new().unwrap();
         let done = Command::new("cp").arg("-a").arg(assets.condor(version)).arg(scratch.path().join(TREE)).status();
         assert!(done.unwrap().success());
+        // As in the Dockerfile.
+        let confine = bed::program().with_file_name(CONFINE);
+        fs::copy(confine, scratch.path().join(TREE).join("usr/libexec/condor").join(CONFINE)).unwrap();
         let script = bed::checkout().join("deploy/image/relocate.sh");
         let relocated =
             Command::new("sh").arg(script).arg(scratch.path().join(TREE)).arg("/htcondor").output().unwrap();
@@ -278,7 +286,9 @@ impl<'a> Node<'a> {
                 let map = get("configmaps", &volume["configMap"]["name"]);
                 for item in volume["configMap"]["items"].as_array().unwrap() {
                     let text = map["data"][item["key"].as_str().unwrap()].as_str().unwrap();
-                    account.write(&place.join(item["path"].as_str().unwrap()), text, 0o644).unwrap();
+                    let mode = item["mode"].as_u64().unwrap_or(0o644);
+                    let mode = u32::try_from(mode).unwrap();
+                    account.write(&place.join(item["path"].as_str().unwrap()), text, mode).unwrap();
                 }
             }
             if volume["secret"].is_object() {
@@ -325,6 +335,12 @@ impl<'a> Node<'a> {
         spec = spec.args(["--proc", "/proc", "--dev", "/dev", "--ro-bind"]).arg(folder.join("hosts")).arg("/etc/hosts");
         if image.starts_with("htcondor") {
             spec = spec.arg("--ro-bind").arg(&self.tree).arg("/htcondor");
+            if image == OLD_IMAGE {
+                let program = format!("/htcondor/usr/libexec/condor/{CONFINE}");
+                let nothing = folder.join("nothing");
+                fs::write(&nothing, "").unwrap();
+                spec = spec.arg("--ro-bind").arg(nothing).arg(program);
+            }
         }
         for mount in container["volumeMounts"].as_array().into_iter().flatten() {
             let how = if mount["readOnly"] == true { "--ro-bind" } else { "--bind" };

@@ -1,5 +1,6 @@
 # A payload that becomes a worker, with the token of the worker that it runs on. The starter of that worker has the shadow of each of
-# its jobs make the links in /runs/links ("KIND FROM TO", TO in the job's spool folder), and keeps what came as the job's input.
+# its jobs make the calls in /runs/calls, and keeps what came as the job's input. A call is "symbolic FROM TO" or "hard FROM TO", TO in the
+# job's spool folder, or "chmod MODE FILE".
 set -eu
 c=/tmp/c
 mkdir -p $c/log $c/execute $c/run $c/lock $c/spool $c/tokens.d $c/passwords.d
@@ -22,12 +23,18 @@ done
 spool=/htcpool/spool/spool/$((cluster % 10000))/$((proc % 10000))/cluster$cluster.proc$proc.subproc0
 export _CONDOR_CHIRP_CONFIG="$_CONDOR_SCRATCH_DIR/.chirp.config"
 [ -e "$_CONDOR_CHIRP_CONFIG" ] || _CONDOR_CHIRP_CONFIG=$_CONDOR_SCRATCH_DIR/../user/.chirp.config
+chirp() {
+    # It is not in the tree: whoever attacks brings it along.
+    said=$(/htcondor/usr/lib/*/ld-linux-*.so.* --library-path "/htcondor/usr/lib:$(echo /htcondor/usr/lib/*-linux-gnu)" /runs/condor_chirp "$@" 2>&1) && made=made || made=refused
+    echo "$kind $made $to $said" >>/runs/tried
+}
 while read -r kind from to; do
-    symbolic=
-    if [ "$kind" = symbolic ]; then symbolic=-s; fi
-    said=$(/htcondor/usr/libexec/condor/condor_chirp link $symbolic "$from" "$spool/$to" 2>&1) && made=made || made=refused
-    echo "$kind $made $said" >>/runs/tried
-done </runs/links
+    case $kind in
+        symbolic) chirp link -s "$from" "$spool/$to" ;;
+        hard) chirp link "$from" "$spool/$to" ;;
+        *) chirp "$kind" "$to" "$from" ;;
+    esac
+done </runs/calls
 S
 cat >$c/after <<'S'
 #!/bin/sh
