@@ -12,6 +12,7 @@ use crate::api::Identity;
 use crate::condor::{Schedd, Tools};
 use crate::machine::Timestamp;
 use crate::machine::facts::{Unknown, Why};
+use crate::turns::Turn;
 
 /// The folder of the token, in the identity's folder.
 pub(super) const TOKENS: &str = "tokens";
@@ -226,8 +227,10 @@ impl Holder {
 
     /// When the new ticket ends, in unix seconds.
     async fn get_ticket(&self, kerberos: &Kerberos, turns: &Turns) -> Result<i64, String> {
-        let _turn = turns.next(&self.schedd.identity).await;
-        ticket::get(&self.kinit_tools(), &self.folder, kerberos).await
+        let turn = turns.next(&self.schedd.identity).await;
+        let ends = ticket::get(&self.kinit_tools(), &self.folder, kerberos).await;
+        turn.map(Turn::ended);
+        ends
     }
 
     /// Asks the schedd who this is, once for what was brought. Its jobs cannot be found before, and a KDC that never answers
@@ -236,8 +239,10 @@ impl Holder {
         if self.with(|state| self.is_known(state)) {
             return Ok(());
         }
-        let _turn = turns.next(&self.schedd.identity).await;
-        self.schedd.identity().await?;
+        let turn = turns.next(&self.schedd.identity).await;
+        let identity = self.schedd.identity().await;
+        turn.map(Turn::ended);
+        identity?;
         self.with(|state| state.introduced = true);
         Ok(())
     }

@@ -9,6 +9,7 @@ mod limits;
 mod queue;
 mod schedd;
 mod stuck;
+mod turns;
 
 on_versions!(
     trixie:
@@ -16,6 +17,9 @@ on_versions!(
         api_server::refusing_and_losing_writes,
         disk::read_only_and_full,
         limits::too_many_for_the_site,
+        turns::workloads_of_one_namespace_hold_up_no_other,
+        turns::a_managed_pool_that_hangs_holds_up_no_other_pool,
+        turns::logs_of_one_namespace_hold_up_no_other,
         queue::one_answer_that_shows_nothing,
         queue::lost_and_begun_anew;
     sid:

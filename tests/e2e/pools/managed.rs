@@ -34,7 +34,7 @@ pub use reclaimed::its_queue_is_found_again_and_goes_if_it_is_said;
 pub use steps::{LETS_GO, nothing_is_made_twice_wherever_the_operator_dies};
 pub use users::{each_namespace_is_a_user_of_its_own, what_cannot_be_read_is_still_its_namespaces};
 
-const POOL: &str = "own";
+pub const POOL: &str = "own";
 /// The image that jobs run in.
 const IMAGE: &str = "registry.example.org/analysis:1";
 
@@ -102,7 +102,7 @@ impl Cluster {
     }
 }
 
-fn pool(workers: &Value) -> Value {
+pub fn pool(workers: &Value) -> Value {
     json!({
         "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCPool", "metadata": { "name": POOL },
         "spec": { "managed": {
@@ -113,12 +113,12 @@ fn pool(workers: &Value) -> Value {
     })
 }
 
-fn fixed(replicas: u32) -> Value {
+pub fn fixed(replicas: u32) -> Value {
     let resources = json!({ "cpus": 2, "memory": "512Mi", "disk": "4Gi" });
     json!({ "image": IMAGE, "replicas": replicas, "resources": resources })
 }
 
-fn apply(here: &Namespace<'_>, mut object: Value) {
+pub fn apply(here: &Namespace<'_>, mut object: Value) {
     object["metadata"]["namespace"] = here.name.clone().into();
     here.bed.apply(&object);
 }
