@@ -14,6 +14,7 @@ on_versions!(
     trixie:
         config_maps::one_is_read_once_a_role_allows_it,
         trouble::a_secret_that_goes_before_its_htcjob,
+        trouble::a_secret_without_its_label_is_as_good_as_missing,
         orphans::named_by_check_with_and_without_an_operator,
         orphans::nothing_but_an_orphan_is_removed,
         secrets::each_namespace_in_its_own_name,
