@@ -26,12 +26,12 @@ struct Asked {
     named: usize,
     /// Those that may be read and have no label.
     unlabelled: Vec<String>,
-    not_asked: usize,
+    left_out: usize,
 }
 
 fn in_words(asked: &Asked) -> Result<String, String> {
-    let Asked { named, unlabelled, not_asked } = asked;
-    let more = if *not_asked == 0 { String::new() } else { format!("; {not_asked} more were not asked about") };
+    let Asked { named, unlabelled, left_out } = asked;
+    let more = if *left_out == 0 { String::new() } else { format!("; {left_out} more were not asked about") };
     if unlabelled.is_empty() {
         return Ok(format!("{named} Secrets and ConfigMaps are named by HTCJobs, and have the label{more}"));
     }
@@ -58,7 +58,7 @@ async fn ask(client: &Client, namespace: Option<&str>) -> Result<Asked, ApiError
             unlabelled.push(what.command(object));
         }
     }
-    Ok(Asked { named: named.len(), unlabelled, not_asked: named.len().saturating_sub(OBJECTS) })
+    Ok(Asked { named: named.len(), unlabelled, left_out: named.len().saturating_sub(OBJECTS) })
 }
 
 /// What an `HTCJob` names and has use for still: its items are read before anything is submitted.

@@ -12,7 +12,6 @@ use crate::api::Identity;
 use crate::condor::{Schedd, Tools};
 use crate::machine::Timestamp;
 use crate::machine::facts::{Unknown, Why};
-use crate::turns::Turn;
 
 /// The folder of the token, in the identity's folder.
 pub(super) const TOKENS: &str = "tokens";
@@ -229,7 +228,9 @@ impl Holder {
     async fn get_ticket(&self, kerberos: &Kerberos, turns: &Turns) -> Result<i64, String> {
         let turn = turns.next(&self.schedd.identity).await;
         let ends = ticket::get(&self.kinit_tools(), &self.folder, kerberos).await;
-        turn.map(Turn::ended);
+        if let Some(turn) = turn {
+            turn.ended();
+        }
         ends
     }
 
@@ -241,7 +242,9 @@ impl Holder {
         }
         let turn = turns.next(&self.schedd.identity).await;
         let identity = self.schedd.identity().await;
-        turn.map(Turn::ended);
+        if let Some(turn) = turn {
+            turn.ended();
+        }
         identity?;
         self.with(|state| state.introduced = true);
         Ok(())

@@ -23,7 +23,7 @@ use crate::api::text::{WORDS, harmless};
 use crate::api::{ObjectName, Observed};
 use crate::machine::runs::KeptLog;
 use crate::machine::{Index, Indices, Uid};
-use crate::turns::{Shares, Turn, Turns};
+use crate::turns::{Shares, Turns};
 
 /// `HTCJob`s whose logs have a place to arrive in at once: each has reserved room on the volume.
 const OBJECTS: Shares = Shares { all: 32, each: 4, slow: 16, each_slow: 2 };
@@ -137,7 +137,9 @@ impl KeptLogs {
             let turn = turns.objects.next(&wanted.name.namespace).await;
             let object = wanted.object.clone();
             let saved = keep(&shared, &turns.logs, wanted).await;
-            turn.map(Turn::ended);
+            if let Some(turn) = turn {
+                turn.ended();
+            }
             if let Err(why) = saved {
                 tracing::warn!(%why, "what became of logs is not recorded; they are asked for again");
                 tokio::time::sleep(super::LEDGER_PAUSE).await;
@@ -226,7 +228,9 @@ async fn prepare(shared: &Arc<Shared>, wanted: &WantedLogs) -> Result<Reservatio
 async fn fetch(shared: &Arc<Shared>, turns: &Turns, wanted: &WantedLogs, index: Index, id: &str) -> Came {
     let turn = turns.next(&wanted.name.namespace).await;
     let came = tokio::time::timeout(LIMIT, stream(shared, wanted, index, id)).await;
-    turn.map(Turn::ended);
+    if let Some(turn) = turn {
+        turn.ended();
+    }
     came.unwrap_or_else(|_| Came::Failed(format!("the log of {id} has not come within {} s", LIMIT.as_secs())))
 }
 

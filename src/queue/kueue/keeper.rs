@@ -23,7 +23,7 @@ use crate::kubernetes::{ApiError, MANAGER, limited};
 use crate::machine::Uid;
 use crate::machine::facts::QueueWait;
 use crate::queue::state::Queues;
-use crate::turns::{Shares, Turn, Turns};
+use crate::turns::{Shares, Turns};
 
 /// What has changed within this time is written about together.
 const TOGETHER: Duration = Duration::from_millis(50);
@@ -186,7 +186,9 @@ impl KueueKeeper {
                 What::Orphan(seen) => self.let_go(&api, &uid, seen).await,
             }
         };
-        turn.map(Turn::ended);
+        if let Some(turn) = turn {
+            turn.ended();
+        }
         let (now, trouble) = match written {
             Written::Now(now) => (now, None),
             Written::Failed(wait) => {
