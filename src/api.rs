@@ -3,6 +3,7 @@
 #[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
 mod backend;
 mod condition;
+mod consent;
 mod crd;
 mod guarded;
 #[allow(clippy::duplicated_attributes, reason = "kube's printer columns repeat their keys")]
@@ -27,6 +28,7 @@ pub mod text;
 
 pub use backend::{Backend, ClaimVolume, KubernetesSpec, PullSecret, Toleration};
 pub use condition::{Condition, ConditionStatus, ConditionType, Reason};
+pub use consent::{NoConsent, USE, Use};
 pub use crd::{crd, crd_yaml, fix_spec, pool_crd, pool_crd_yaml, queue_crd, queue_crd_yaml};
 pub use guarded::{Guarded, decoded};
 pub use htcjob::{ConfigMapKeyRef, EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, ItemsFrom, MAX_QUEUE, Resources, Script};

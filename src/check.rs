@@ -1,6 +1,7 @@
 //! `htc-operator check`: can the cluster, the schedd and the database be used? One line each.
 
 mod access;
+mod consent;
 mod ground;
 mod kueue;
 mod managed;
@@ -69,6 +70,9 @@ pub async fn check(config: &Config) -> Vec<Line> {
             Queueing::None => {}
             Queueing::Embedded => lines.push(Line::new("queues", queues::rights(client).await)),
             Queueing::Kueue => lines.push(Line::new("kueue", kueue::rights(client, namespace).await)),
+        }
+        if let Some(found) = consent::labels(client, namespace).await {
+            lines.push(Line::new("labels", found));
         }
         if !config.condor.schedd.is_empty() {
             let found = orphans::in_words(client, schedd, &ground.credentials, namespace).await;

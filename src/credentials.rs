@@ -33,7 +33,7 @@ use holder::Holder;
 use private::Private;
 use realms::Realms;
 use signing::Signer;
-use source::Source;
+use source::{SecretOf, Source};
 use turns::Turns;
 
 /// Shortest time between two looks at credentials. Longer than the pause of a request that waits for the first look.
@@ -206,10 +206,14 @@ impl Credentials {
     async fn refresh(&self, holder: &Holder) {
         let source = match (&holder.schedd().identity, &self.setup.own, &self.client) {
             (Identity::Operator, Own::Mounted(folder), _) => Source::Mounted(folder.clone()),
-            (Identity::Secret { namespace, name }, _, Some(client))
-            | (Identity::Operator, Own::Secret(ObjectName { namespace, name }), Some(client)) => {
+            (Identity::Secret { namespace, name }, _, Some(client)) => {
+                let secret = ObjectName { namespace: namespace.clone(), name: name.clone() };
                 let (client, realms) = (client.clone(), Arc::clone(&self.realms));
-                Source::Secret { client, namespace: namespace.clone(), name: name.clone(), realms }
+                Source::Secret { client, secret, of: SecretOf::HTCJobs, realms }
+            }
+            (Identity::Operator, Own::Secret(secret), Some(client)) => {
+                let (client, realms) = (client.clone(), Arc::clone(&self.realms));
+                Source::Secret { client, secret: secret.clone(), of: SecretOf::Pool, realms }
             }
             (Identity::Namespace(namespace), _, Some(client)) => match &self.setup.signer {
                 Some(signer) => {

@@ -6,6 +6,7 @@
 //! - [`failpoint`]: where tests end the operator.
 //! - [`telemetry`]: its log.
 //! - [`retry`]: growing pauses.
+//! - [`turns`]: who is next, by namespace.
 //! - [`health`]: is it ready?
 //! - [`api`]: the `HTCJob` as users write and read it.
 //! - [`kubernetes`]: what every room needs of the API server: a client, requests with a time limit.
@@ -72,4 +73,5 @@ pub mod retention;
 pub mod retry;
 pub mod telemetry;
 pub mod tracker;
+pub mod turns;
 pub mod workers;

@@ -304,3 +304,34 @@ fn ports_are_served_with_limits_of_connections() {
     }
     assert!(said.is_empty(), "\n{said}");
 }
+
+/// What waits for all of several things, or shares turns out without looking at namespaces.
+const SHARED_BLINDLY: [&str; 5] = ["Semaphore", "join_all", "buffer_unordered", ".buffered(", "for_each_concurrent"];
+/// Where that is right, and why.
+const MAY_SHARE_BLINDLY: [(&str, &str); 8] = [
+    ("turns.rs", "turns by namespace"),
+    ("jobs_api/turns.rs", "turns by user"),
+    ("jobs_api/volume.rs", "the operator's own volume"),
+    ("jobs_api/files.rs", "what one user asks for"),
+    ("condor/tools.rs", "memory of answers"),
+    ("controller/events.rs", "a namespace in trouble is left out of it"),
+    ("workers/kept_logs.rs", "logs of one HTCJob, each with a turn of its namespace"),
+    ("check", "a command of one person"),
+];
+
+#[test]
+fn turns_are_shared_out_by_namespace() {
+    let mut said = String::new();
+    for file in files() {
+        if file == Path::new("order.rs") || MAY_SHARE_BLINDLY.iter().any(|(place, _)| file.starts_with(place)) {
+            continue;
+        }
+        let text = fs::read_to_string(src().join(&file)).unwrap();
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            if let Some(what) = SHARED_BLINDLY.iter().find(|what| line.contains(**what)) {
+                writeln!(said, "src/{}:{}: {what}: use turns::Turns", file.display(), number + 1).unwrap();
+            }
+        }
+    }
+    assert!(said.is_empty(), "what hangs in one namespace would hold up others\n{said}");
+}

@@ -1,5 +1,6 @@
 //! HTCondor pools: that of the operator's flags, and those of `HTCPool`s. All that is known and done in one of them is its own.
 
+mod due;
 mod keeper;
 mod making;
 pub mod managed;

@@ -5,7 +5,7 @@ use kube::Client;
 use kube::api::Api;
 
 use super::{Context, GatherError};
-use crate::api::{ConfigMapKeyRef, HTCJob, HTCJobSpec, MAX_QUEUE, ObjectName, Reason};
+use crate::api::{ConfigMapKeyRef, HTCJob, HTCJobSpec, MAX_QUEUE, ObjectName, Reason, Use};
 use crate::kubernetes::limited;
 use crate::machine::Uid;
 use crate::machine::facts::{Published, Record, Unreadable};
@@ -98,6 +98,7 @@ async fn read(
         Err(error) => return Err(error.to_string()),
     };
     let found = found.ok_or_else(|| format!("there is no ConfigMap {full}: create it with the key {key:?}"))?;
+    Use::Items.is_allowed_by(&found).map_err(|error| error.to_string())?;
     let of_key = format!("the key {key:?} of the ConfigMap {full}");
     let text = found.data.unwrap_or_default().remove(key);
     let binary = found.binary_data.unwrap_or_default().contains_key(key);

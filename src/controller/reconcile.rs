@@ -119,7 +119,7 @@ async fn shown(
     decision: Decision,
     texts: Option<Arc<Texts>>,
 ) -> Result<Option<Duration>, ReconcileError> {
-    match act(context, object, gathered, decision, texts).await {
+    match Box::pin(act(context, object, gathered, decision, texts)).await {
         Acted::Over { again } => Ok(again),
         Acted::Shown(mut status) => {
             let refused = status.refused.take();

@@ -226,8 +226,12 @@ impl Holder {
 
     /// When the new ticket ends, in unix seconds.
     async fn get_ticket(&self, kerberos: &Kerberos, turns: &Turns) -> Result<i64, String> {
-        let _turn = turns.next(&self.schedd.identity).await;
-        ticket::get(&self.kinit_tools(), &self.folder, kerberos).await
+        let turn = turns.next(&self.schedd.identity).await;
+        let ends = ticket::get(&self.kinit_tools(), &self.folder, kerberos).await;
+        if let Some(turn) = turn {
+            turn.ended();
+        }
+        ends
     }
 
     /// Asks the schedd who this is, once for what was brought. Its jobs cannot be found before, and a KDC that never answers
@@ -236,8 +240,12 @@ impl Holder {
         if self.with(|state| self.is_known(state)) {
             return Ok(());
         }
-        let _turn = turns.next(&self.schedd.identity).await;
-        self.schedd.identity().await?;
+        let turn = turns.next(&self.schedd.identity).await;
+        let identity = self.schedd.identity().await;
+        if let Some(turn) = turn {
+            turn.ended();
+        }
+        identity?;
         self.with(|state| state.introduced = true);
         Ok(())
     }

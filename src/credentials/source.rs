@@ -11,6 +11,7 @@ use kube::{Client, ResourceExt};
 use super::material::Material;
 use super::realms::Realms;
 use super::signing::{Signer, SigningKey};
+use crate::api::{ObjectName, Use};
 use crate::kubernetes::limited;
 
 /// The operator's own Secrets, by the folders that they are mounted into.
@@ -22,12 +23,21 @@ const TOKEN_SECRET: &str = "htcondor-idtoken";
 pub(super) enum Source {
     /// Folders in this one.
     Mounted(PathBuf),
-    /// A Secret beside an HTCJob.
-    Secret { client: Client, namespace: String, name: String, realms: Arc<Realms> },
+    /// A Secret beside an HTCJob or an HTCPool.
+    Secret { client: Client, secret: ObjectName, of: SecretOf, realms: Arc<Realms> },
     /// A token for the HTCJobs of this namespace.
     Signer { client: Client, signer: Signer, namespace: String },
     /// There is no way to read them.
     Nothing,
+}
+
+/// Who names a Secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SecretOf {
+    /// Whoever may create HTCJobs: the Secret itself allows it, by a label.
+    HTCJobs,
+    /// Whoever may create HTCPools, or this operator for its managed ones.
+    Pool,
 }
 
 /// Why there are none.
@@ -47,7 +57,7 @@ impl Source {
                 let read = tokio::task::spawn_blocking(move || mounted(&folder)).await;
                 read.unwrap_or_else(|error| Err(error.to_string())).map_err(SourceError::Gone)
             }
-            Self::Secret { client, namespace, name, realms } => secret(client, namespace, name, realms).await,
+            Self::Secret { client, secret, of, realms } => read_secret(client, secret, *of, realms).await,
             Self::Signer { client, signer, namespace } => signed(client, signer, namespace).await,
             Self::Nothing => Err(SourceError::Silent("the API server cannot be asked for Secrets".to_owned())),
         }
@@ -86,7 +96,12 @@ fn mounted(folder: &Path) -> Result<Material, String> {
     Ok(all)
 }
 
-async fn secret(client: &Client, namespace: &str, name: &str, realms: &Realms) -> Result<Material, SourceError> {
+async fn read_secret(
+    client: &Client,
+    ObjectName { namespace, name }: &ObjectName,
+    of: SecretOf,
+    realms: &Realms,
+) -> Result<Material, SourceError> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let found = match limited("read the Secret", &format!("{namespace}/{name}"), api.get_opt(name)).await {
         Ok(found) => found,
@@ -102,6 +117,9 @@ async fn secret(client: &Client, namespace: &str, name: &str, realms: &Realms) -
             "there is no Secret {namespace}/{name}: create it with the entry `token`, or `user` and `keytab`, or `username` and `password`"
         )));
     };
+    if of == SecretOf::HTCJobs {
+        Use::Credentials.is_allowed_by(&found).map_err(|error| SourceError::Gone(error.to_string()))?;
+    }
     let data = found.data.unwrap_or_default();
     let read = Material::from_entries(|entry| data.get(entry).map(|value| value.0.clone()));
     let allowed = read.and_then(|read| match &read.kerberos {

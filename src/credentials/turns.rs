@@ -1,33 +1,18 @@
 //! How many identities of Secrets are introduced at once: `kinit`, and the question to the schedd who they are.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
 use crate::api::Identity;
+use crate::turns::{Shares, Turn};
 
-/// Of all namespaces.
-const ALL: usize = 8;
-/// Of one namespace, whose KDC may answer none of them.
-const OF_A_NAMESPACE: usize = 2;
+/// A namespace's KDC may answer none of its own.
+const SHARES: Shares = Shares { all: 8, each: 2, slow: 6, each_slow: 2 };
 
 /// The turns that there are.
 #[derive(Debug)]
-pub(super) struct Turns {
-    all: Arc<Semaphore>,
-    namespaces: Mutex<HashMap<String, Arc<Semaphore>>>,
-}
-
-/// One turn, until it is dropped.
-pub(super) struct Turn {
-    _of_the_namespace: OwnedSemaphorePermit,
-    _of_all: OwnedSemaphorePermit,
-}
+pub(super) struct Turns(crate::turns::Turns);
 
 impl Default for Turns {
     fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(ALL)), namespaces: Mutex::default() }
+        Self(crate::turns::Turns::new("credentials took long: check the KDC and the schedd", SHARES))
     }
 }
 
@@ -35,18 +20,7 @@ impl Turns {
     /// Waits for a turn. The operator's own identity needs none.
     pub(super) async fn next(&self, identity: &Identity) -> Option<Turn> {
         let (Identity::Secret { namespace, .. } | Identity::Namespace(namespace)) = identity else { return None };
-        // They are never closed.
-        let of_the_namespace = self.of(namespace).acquire_owned().await.ok()?;
-        let of_all = Arc::clone(&self.all).acquire_owned().await.ok()?;
-        Some(Turn { _of_the_namespace: of_the_namespace, _of_all: of_all })
-    }
-
-    fn of(&self, namespace: &str) -> Arc<Semaphore> {
-        let mut namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever has a turn of a namespace, or waits for one, has its semaphore.
-        namespaces.retain(|_, semaphore| Arc::strong_count(semaphore) > 1);
-        let made = || Arc::new(Semaphore::new(OF_A_NAMESPACE));
-        Arc::clone(namespaces.entry(namespace.to_owned()).or_insert_with(made))
+        self.0.next(namespace).await
     }
 }
 
@@ -67,18 +41,17 @@ mod tests {
         let turns = Turns::default();
         let mut taken = Vec::new();
         for namespace in ["a", "b", "c", "d"] {
-            for _ in 0..OF_A_NAMESPACE {
+            for _ in 0..SHARES.each {
                 taken.push(now(&turns, namespace).await.unwrap());
             }
             assert!(now(&turns, namespace).await.is_none(), "{namespace}");
         }
-        assert_eq!(taken.len(), ALL);
+        assert_eq!(taken.len(), SHARES.all);
         assert!(now(&turns, "e").await.is_none());
         taken.pop();
         let other = now(&turns, "e").await;
         assert!(other.is_some());
         drop((taken, other));
         assert!(now(&turns, "a").await.is_some());
-        assert_eq!(turns.namespaces.lock().unwrap().len(), 1);
     }
 }

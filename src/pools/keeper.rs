@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -13,6 +14,7 @@ use kube::{Resource as _, ResourceExt};
 use serde_json::json;
 use tokio::sync::Notify;
 
+use super::due::Due;
 use super::making::{SELDOM, probe};
 use super::managed::caretaker::{Caretaker, Charge, LOOK_AGAIN};
 use super::managed::names::{BadName, Names};
@@ -129,8 +131,9 @@ impl PoolKeeper {
         }
     }
 
-    /// Looks at all of them whenever there is news. `first`: told that there are some.
+    /// Looks at each of them whenever there is news; a look that lasts holds up no other one. `first`: told that there are some.
     async fn follow(&self, store: &Store<ObservedPool>, first: &Notify) {
+        let (mut looks, mut due) = (FuturesUnordered::new(), Due::default());
         loop {
             let news = self.news.notified();
             let mut objects: Vec<Arc<ObservedPool>> = store.state();
@@ -141,11 +144,16 @@ impl PoolKeeper {
                 first.notify_one();
             }
             self.end_those_not_in(&objects).await;
-            let looks = (0..objects.len()).map(|place| self.look_at(&objects[place], &objects[..place]));
-            let again = futures::future::join_all(looks).await.into_iter().flatten().min();
-            match again {
-                None => news.await,
-                Some(pause) => drop(tokio::time::timeout(pause, news).await),
+            let names: Vec<ObjectName> = objects.iter().map(|object| ObjectName::of(&**object)).collect();
+            for place in due.take(&names, Instant::now()) {
+                let (name, object, before) =
+                    (names[place].clone(), Arc::clone(&objects[place]), objects[..place].to_vec());
+                looks.push(async move { (name, self.look_at(&object, &before).await) });
+            }
+            tokio::select! {
+                Some((name, again)) = looks.next() => due.looked_at(&name, again, Instant::now()),
+                () = news => due.have_news(),
+                () = until(due.next()) => {}
             }
         }
     }
@@ -481,6 +489,14 @@ impl PoolKeeper {
             kubernetes::tell_event(&self.base.client, about, reason, &message, !expected).await;
         }
         Ok(())
+    }
+}
+
+/// Waits until then; without a time for ever.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
     }
 }
 

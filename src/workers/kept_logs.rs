@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use futures::{AsyncRead, AsyncReadExt as _, FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
@@ -23,11 +23,14 @@ use crate::api::text::{WORDS, harmless};
 use crate::api::{ObjectName, Observed};
 use crate::machine::runs::KeptLog;
 use crate::machine::{Index, Indices, Uid};
+use crate::turns::{Shares, Turns};
 
-/// `HTCJob`s whose logs are asked for at once.
-const OBJECTS: usize = 4;
+/// `HTCJob`s whose logs have a place to arrive in at once: each has reserved room on the volume.
+const OBJECTS: Shares = Shares { all: 32, each: 4, slow: 16, each_slow: 2 };
+/// Logs that are asked for at once. A node that does not answer keeps each for [`SILENCE`] or longer.
+const LOGS: Shares = Shares { all: 16, each: 8, slow: 8, each_slow: 2 };
 /// Logs of one `HTCJob` that are asked for at once.
-const LOGS: usize = 4;
+const OF_AN_OBJECT: usize = 4;
 /// Longest time for one log.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Longest time in which nothing of it comes.
@@ -77,8 +80,21 @@ pub enum NoLog {
 /// Has logs kept.
 pub struct KeptLogs {
     shared: Arc<Shared>,
-    turns: Arc<Semaphore>,
+    turns: Arc<LogTurns>,
     under_way: Mutex<HashMap<Uid, JoinHandle<()>>>,
+}
+
+/// By namespace: its nodes may answer nothing.
+struct LogTurns {
+    objects: Turns,
+    logs: Turns,
+}
+
+impl Default for LogTurns {
+    fn default() -> Self {
+        let objects = Turns::new("logs of one HTCJob took long: check the nodes that its Pods were on", OBJECTS);
+        Self { objects, logs: Turns::new("the log of a Pod took long: check the node that it was on", LOGS) }
+    }
 }
 
 /// Whose logs are to be kept.
@@ -99,7 +115,7 @@ impl KeptLogs {
     /// Nothing is under way.
     #[must_use]
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, turns: Arc::new(Semaphore::new(OBJECTS)), under_way: Mutex::default() }
+        Self { shared, turns: Arc::default(), under_way: Mutex::default() }
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<Uid, JoinHandle<()>>> {
@@ -118,9 +134,12 @@ impl KeptLogs {
         let ObjectName { namespace, name } = &wanted.name;
         let span = tracing::error_span!("logs", %namespace, htcjob = %name, %uid);
         let work = async move {
-            let Ok(_turn) = turns.acquire().await else { return };
+            let turn = turns.objects.next(&wanted.name.namespace).await;
             let object = wanted.object.clone();
-            let saved = keep(&shared, wanted).await;
+            let saved = keep(&shared, &turns.logs, wanted).await;
+            if let Some(turn) = turn {
+                turn.ended();
+            }
             if let Err(why) = saved {
                 tracing::warn!(%why, "what became of logs is not recorded; they are asked for again");
                 tokio::time::sleep(super::LEDGER_PAUSE).await;
@@ -147,14 +166,14 @@ enum Came {
     Failed(String),
 }
 
-async fn keep(shared: &Arc<Shared>, wanted: WantedLogs) -> Result<(), String> {
+async fn keep(shared: &Arc<Shared>, turns: &Turns, wanted: WantedLogs) -> Result<(), String> {
     let prepared = prepare(shared, &wanted).await;
     let came = match &prepared {
         Err(why) => wanted.jobs.iter().map(|_| Came::Failed(why.clone())).collect(),
         Ok(_room) => {
-            let logs = wanted.jobs.iter().map(|(index, id, _)| fetch(shared, &wanted, *index, id).boxed());
+            let logs = wanted.jobs.iter().map(|(index, id, _)| fetch(shared, turns, &wanted, *index, id).boxed());
             let logs: Vec<_> = logs.collect();
-            futures::stream::iter(logs).buffered(LOGS).collect::<Vec<_>>().await
+            futures::stream::iter(logs).buffered(OF_AN_OBJECT).collect::<Vec<_>>().await
         }
     };
     let here = came.iter().zip(&wanted.jobs).filter(|(came, _)| matches!(came, Came::Here)).map(|(_, job)| job.0);
@@ -206,9 +225,13 @@ async fn prepare(shared: &Arc<Shared>, wanted: &WantedLogs) -> Result<Reservatio
 }
 
 /// Brings one log to where it arrives, as much of it as is kept of a job's output.
-async fn fetch(shared: &Arc<Shared>, wanted: &WantedLogs, index: Index, id: &str) -> Came {
-    let limited = tokio::time::timeout(LIMIT, stream(shared, wanted, index, id));
-    limited.await.unwrap_or_else(|_| Came::Failed(format!("the log of {id} has not come within {} s", LIMIT.as_secs())))
+async fn fetch(shared: &Arc<Shared>, turns: &Turns, wanted: &WantedLogs, index: Index, id: &str) -> Came {
+    let turn = turns.next(&wanted.name.namespace).await;
+    let came = tokio::time::timeout(LIMIT, stream(shared, wanted, index, id)).await;
+    if let Some(turn) = turn {
+        turn.ended();
+    }
+    came.unwrap_or_else(|_| Came::Failed(format!("the log of {id} has not come within {} s", LIMIT.as_secs())))
 }
 
 async fn stream(shared: &Arc<Shared>, wanted: &WantedLogs, index: Index, id: &str) -> Came {

@@ -372,6 +372,26 @@ fn it_goes_when_job_and_pods_have_gone() {
     assert!(matches!(step(&mut never).action, Action::ReleaseFinalizer(Permit::Gone(_))));
 }
 
+/// Its Job is gone, and a Pod on a lost node stays: each decision after the first that says so changes nothing in the ledger.
+#[test]
+fn pods_that_stay_for_long_are_said_once() {
+    let at = |seconds: i64| Timestamp(NOW.0 + 1000 * seconds);
+    let mut facts = begun(1);
+    facts.object.deleting = true;
+    step(&mut facts);
+    (facts.job, facts.left) = (JobSeen::Absent, Left::Some);
+    step(&mut facts);
+    let decide_at = |facts: &Facts, seconds| decide_pods(facts, at(seconds), &Settings::default()).unwrap();
+    let late = decide_at(&facts, 200);
+    facts.record = late.after.unwrap();
+    assert!(is_said(&facts, ConditionType::JobsRemoved, ConditionStatus::False, Reason::NotRemovedYet));
+    for seconds in [205, 210, 100_000] {
+        let decision = decide_at(&facts, seconds);
+        assert_eq!(decision.after.unwrap().known, facts.record.known, "after {seconds} s");
+        assert!(decision.transitions.is_empty() && decision.changed.is_empty());
+    }
+}
+
 /// Deleted, and nobody can say whether there is a Job.
 fn decide_blindly(facts: &Facts) -> Action {
     let mut facts = Facts { job: JobSeen::Unknown("the backend is off".to_owned()), ..facts.clone() };

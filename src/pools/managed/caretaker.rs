@@ -1,5 +1,6 @@
 //! Sees to one managed pool: to its objects, and to its workers for as long as it is at work.
 
+mod pace;
 mod status;
 
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ use crate::fence::Fence;
 use crate::kubernetes::{ApiError, limited, tell_event, unless_changed};
 use crate::machine::Uid;
 use crate::pools::{Pool, Pools};
+use pace::Pace;
 
 /// Until objects that are as they should be are looked at again.
 pub(in crate::pools) const LOOK_AGAIN: Duration = Duration::from_mins(5);
@@ -139,7 +141,7 @@ impl Caretaker {
             let watched = watcher(pods, watcher::Config::default().labels(&selector));
             let watched = watched.default_backoff().try_filter_map(|event| async { Ok(decoded(event)) });
             let mut watched = Box::pin(watched.reflect(writer));
-            let (mut memory, mut listed) = (Memory::default(), false);
+            let (mut memory, mut pace, mut listed) = (Memory::default(), Pace::default(), false);
             let mut pause = Duration::ZERO;
             loop {
                 let Some(caretaker) = own.upgrade() else { return };
@@ -160,7 +162,7 @@ impl Caretaker {
                 }
                 let Some(pool) = pool.upgrade() else { return };
                 if listed {
-                    pause = caretaker.look(&pool, &store, &mut memory).await;
+                    pause = caretaker.look(&pool, &store, &mut memory, &mut pace).await;
                 } else {
                     pause = RETRY;
                 }
@@ -180,7 +182,7 @@ impl Caretaker {
     }
 
     /// Looks at the workers, and does what is to be done; when to look again.
-    async fn look(&self, pool: &Pool, pods: &Store<KubePod>, memory: &mut Memory) -> Duration {
+    async fn look(&self, pool: &Pool, pods: &Store<KubePod>, memory: &mut Memory, pace: &mut Pace) -> Duration {
         let (calm, soon) = self.charge.intervals;
         let object = Arc::clone(&self.object.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(spec) = &object.spec.managed else { return calm };
@@ -202,12 +204,15 @@ impl Caretaker {
         let mut groups = memory.evidence(&pods, &self.names, &wanted, now());
         let mut plans = scale_pool(&groups, most);
         let (restless, drains) = (Memory::is_restless(&groups), plans.values().any(|plan| !plan.drain.is_empty()));
-        if memory.age(now()).is_none_or(|age| age >= if restless || drains { soon } else { calm }) {
+        let awaited = if drains { soon } else { pace.pause(soon, calm) };
+        let asked = memory.age(now()).is_none_or(|age| age >= if restless || drains { awaited } else { calm });
+        if asked {
             memory.take_in(pool.schedd.startds(POD_UID).await, now());
             memory.recall(&pods, &self.names);
             groups = memory.evidence(&pods, &self.names, &wanted, now());
             plans = scale_pool(&groups, most);
         }
+        pace.note(&groups, asked, soon);
         if self.charge.fence.check().is_ok() {
             if let Err(error) = self.carry_out(&plans, &wanted, pool, &design, &pods, memory).await {
                 tracing::warn!(%error, "the workers of the pool are not as they should be; it is tried again");
@@ -223,7 +228,8 @@ impl Caretaker {
         }
         let again = plans.values().filter_map(|plan| plan.again).min();
         let again = again.map_or(calm, |again| Duration::from_secs(u64::try_from(again - now()).unwrap_or(0)));
-        let usual = if demand.follows(spec) || Memory::is_restless(&groups) { soon } else { calm };
+        let awaited = if Memory::is_restless(&groups) { pace.pause(soon, calm) } else { calm };
+        let usual = if demand.follows(spec) { soon } else { awaited };
         usual.min(again).max(Duration::from_millis(200))
     }
 

@@ -11,7 +11,6 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, P
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Resource as _, ResourceExt as _};
-use tokio::sync::Semaphore;
 
 use super::next::{Step, Wanted, let_go, patch, workload};
 use super::plan::{What, Write, missing};
@@ -24,14 +23,15 @@ use crate::kubernetes::{ApiError, MANAGER, limited};
 use crate::machine::Uid;
 use crate::machine::facts::QueueWait;
 use crate::queue::state::Queues;
+use crate::turns::{Shares, Turns};
 
 /// What has changed within this time is written about together.
 const TOGETHER: Duration = Duration::from_millis(50);
 /// Until something is tried again that did not come about, at first and at most.
 const AGAIN: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(30);
-/// Requests at a time.
-const AT_ONCE: usize = 16;
+/// Writes and looks at a time.
+const SHARES: Shares = Shares { all: 16, each: 8, slow: 4, each_slow: 2 };
 
 /// Keeps the Workloads.
 pub(in crate::queue) struct KueueKeeper {
@@ -39,7 +39,7 @@ pub(in crate::queue) struct KueueKeeper {
     client: Client,
     fence: Fence,
     namespace: Option<String>,
-    turns: Semaphore,
+    turns: Turns,
 }
 
 /// A Workload as whoever may change it has left it.
@@ -59,7 +59,8 @@ fn resource(kind: &str) -> ApiResource {
 
 impl KueueKeeper {
     pub(in crate::queue) fn new(queues: Arc<Queues>, client: Client, fence: Fence, namespace: Option<String>) -> Self {
-        Self { queues, client, fence, namespace, turns: Semaphore::new(AT_ONCE) }
+        let what = "a write about a Workload took long: check the webhooks and policies for Workloads";
+        Self { queues, client, fence, namespace, turns: Turns::new(what, SHARES) }
     }
 
     /// Runs until it is dropped.
@@ -170,7 +171,7 @@ impl KueueKeeper {
             What::Orphan(seen) => seen.namespace.clone(),
         };
         let api = self.workloads(&namespace);
-        let _turn = self.turns.acquire().await;
+        let turn = self.turns.next(&namespace).await;
         let written = if self.fence.check().is_err() {
             Written::Failed(QueueWait {
                 reason: Reason::PendingEvaluation,
@@ -181,10 +182,13 @@ impl KueueKeeper {
             match &what {
                 What::Step(Step::Create, wanted, _) => self.create(&api, wanted).await,
                 What::Step(step, wanted, Some(seen)) => self.change(&api, step, wanted, seen).await,
-                What::Step(_, _, None) => Written::Now(self.look(&api, &uid).await.map(Box::new)),
+                What::Step(_, _, None) => self.look(&api, &uid).await,
                 What::Orphan(seen) => self.let_go(&api, &uid, seen).await,
             }
         };
+        if let Some(turn) = turn {
+            turn.ended();
+        }
         let (now, trouble) = match written {
             Written::Now(now) => (now, None),
             Written::Failed(wait) => {
@@ -192,7 +196,7 @@ impl KueueKeeper {
                 let failures =
                     self.queues.with(|state| state.kueue.troubles.get(&uid).map_or(0, |known| known.failures)) + 1;
                 // As the write may have been carried out all the same, nothing else is done before that is known.
-                let now = self.look(&api, &uid).await.map(Box::new);
+                let now = self.look_until_known(&namespace, &uid).await;
                 (now, Some(Trouble { wait, failures, until: Instant::now() + pause(failures) }))
             }
         };
@@ -201,14 +205,28 @@ impl KueueKeeper {
     }
 
     /// As it is now.
-    async fn look(&self, api: &Api<Workload>, uid: &Uid) -> Option<Workload> {
-        let name = name(uid);
+    async fn look(&self, api: &Api<Workload>, uid: &Uid) -> Written {
+        match get(api, uid).await {
+            Ok(now) => Written::Now(now),
+            Err(error) => Written::Failed(failed(&error)),
+        }
+    }
+
+    /// The same, tried until it is known. Each try is a turn: none is held in between.
+    async fn look_until_known(&self, namespace: &str, uid: &Uid) -> Option<Box<Workload>> {
+        let api = self.workloads(namespace);
+        let mut failures = 0;
         loop {
-            match limited("get Workload", &name, api.get_opt(&name)).await {
+            // That it can be looked at does not say that it can be written: the turn is only given back.
+            let turn = self.turns.next(namespace).await;
+            let now = get(&api, uid).await;
+            drop(turn);
+            match now {
                 Ok(now) => return now,
                 Err(error) => {
                     tracing::warn!(%error, "a Workload cannot be looked at; it is tried again");
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(pause(failures)).await;
+                    failures += 1;
                 }
             }
         }
@@ -243,14 +261,18 @@ impl KueueKeeper {
 
     /// There is one of this name, which the watch does not show.
     async fn known_before(&self, api: &Api<Workload>, uid: &Uid, name: &str) -> Written {
-        match self.look(api, uid).await {
+        let now = match get(api, uid).await {
+            Ok(now) => now,
+            Err(error) => return Written::Failed(failed(&error)),
+        };
+        match now {
             None => Written::Now(None),
             Some(now) if of(&now).is_none() => Written::Failed(QueueWait {
                 reason: Reason::Misconfigured,
                 message: format!("Workload {name} is not of this HTCJob: delete it"),
                 place: None,
             }),
-            Some(now) if now.labels().get(MANAGED).is_some_and(|manager| manager == MANAGER) => now_is(now),
+            Some(now) if now.labels().get(MANAGED).is_some_and(|manager| manager == MANAGER) => Written::Now(Some(now)),
             Some(_) => {
                 let labels = serde_json::json!({ "metadata": { "labels": { MANAGED: MANAGER } } });
                 let patch = Patch::Merge(&labels);
@@ -285,7 +307,7 @@ impl KueueKeeper {
         }
         let now = Time(jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default());
         let Some((of_status, body)) = patch(step, wanted, seen, &now) else {
-            return Written::Now(self.look(api, &wanted.uid).await.map(Box::new));
+            return self.look(api, &wanted.uid).await;
         };
         self.patch(api, seen, of_status, &body).await
     }
@@ -297,7 +319,7 @@ impl KueueKeeper {
         let deleted = limited("delete Workload", &seen.name, api.delete(&seen.name, &parameters));
         match around(Point::BeforeWorkloadChanged, deleted, Point::AfterWorkloadChanged).await {
             Err(error) if !matches!(error.code(), Some(404 | 409)) => Written::Failed(failed(&error)),
-            Ok(_) | Err(_) => Written::Now(self.look(api, uid).await.map(Box::new)),
+            Ok(_) | Err(_) => self.look(api, uid).await,
         }
     }
 
@@ -340,13 +362,19 @@ impl KueueKeeper {
         if listed.items.iter().any(|object| is_there(object, uid)) {
             // Another operator's that has just come; or this one's, which is about to be looked at.
             self.queues.with(|state| state.kueue.others.insert(own.clone()));
-            return Written::Now(self.look(api, own).await.map(Box::new));
+            return self.look(api, own).await;
         }
         if seen.orphaned && !seen.deleting {
             return self.delete(api, own, seen).await;
         }
         self.patch(api, seen, false, &let_go(seen)).await
     }
+}
+
+/// The Workload of an `HTCJob`, if there is one.
+async fn get(api: &Api<Workload>, uid: &Uid) -> Result<Option<Box<Workload>>, ApiError> {
+    let name = name(uid);
+    Ok(limited("get Workload", &name, api.get_opt(&name)).await?.map(Box::new))
 }
 
 /// This is the `HTCJob` with this uid, and it was not let go.

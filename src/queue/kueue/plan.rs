@@ -244,8 +244,9 @@ fn wanted(state: &State, uid: &Uid, entry: &Entry) -> Option<Wanted> {
         resources: state.kueue.resources.clone(),
         count: number(progress.at_a_time),
         left: number(progress.left),
-        // Quota is lent for a try, too: what cannot use it gives it back, and is in line again when it is tried again.
-        suspend: progress.suspend || (progress.idle && entry.asks.is_empty()),
+        // Quota is lent for a try, too: what cannot use it gives it back, and is in line again when it is tried again. So does what
+        // runs no job at a time (`parallelism: 0`).
+        suspend: progress.suspend || progress.at_a_time == 0 || (progress.idle && entry.asks.is_empty()),
         deleting: progress.deleting,
         accepted: progress.accepted,
         ended: progress.ended,

@@ -120,7 +120,7 @@ impl Seen {
             );
             (Reason::Misconfigured, message)
         } else if !self.active && self.suspended {
-            (Reason::PendingEvaluation, format!("the HTCJob can go on: Workload {name} is being activated"))
+            (Reason::PendingEvaluation, format!("Workload {name} becomes active once the HTCJob can run jobs"))
         } else if !self.active {
             let why = ["DeactivationTarget", "Evicted"].map(words).into_iter().find(|words| !words.is_empty());
             let why = why.map_or_else(String::new, |why| format!(" ({why})"));

@@ -193,6 +193,12 @@ impl Namespace<'_> {
         self.bed.create(&self.collection("secret"), &secret).unwrap();
     }
 
+    /// Lets HTCJobs use this Secret or ConfigMap, by its label.
+    pub fn let_use(&self, kind: &str, name: &str) {
+        let value = if kind == "secret" { "credentials" } else { "items" };
+        self.kubectl(&["label", "--overwrite", kind, name, &format!("htc.cern.ch/use={value}")]);
+    }
+
     /// An entry of a Secret.
     pub fn secret_entry(&self, name: &str, entry: &str) -> String {
         entry_of(&self.object("secret", name).expect("the Secret is there"), entry)

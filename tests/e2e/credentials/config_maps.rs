@@ -1,10 +1,10 @@
-//! The operator reads a ConfigMap only where a Role lets it.
+//! The operator reads a ConfigMap only where a Role lets it, and uses it only if the ConfigMap says so.
 
 use serde_json::json;
 use testbed::Version;
 
 use crate::credentials::site::Site;
-use bed::{htcjob, is_true};
+use bed::{condition, htcjob, is_true};
 
 on_versions! {
     trixie: one_is_read_once_a_role_allows_it;
@@ -17,9 +17,28 @@ fn one_is_read_once_a_role_allows_it(version: Version) {
     let mut object = htcjob("reads", "test \"$2\" = one");
     object["spec"]["itemsFrom"] = json!({ "configMapKeyRef": { "name": "my-items", "key": "files.txt" } });
     here.create(&object);
+    let mut other = object.clone();
+    other["metadata"]["name"] = "other".into();
     let message = here.wait_says("reads", "Submitted", "False", "ItemsUnavailable");
     assert!(message.contains("may not read the ConfigMap") && message.contains("RoleBinding"), "{message}");
     let folder = bed::checkout().join("deploy/namespace-items");
     here.kubectl(&["apply", "-k", folder.to_str().unwrap()]);
+    // A Role that was made for something else lets nobody read it through HTCJobs.
+    let label = format!("kubectl --namespace {} label --overwrite configmap my-items htc.cern.ch/use=items", here.name);
+    here.wait("reads", "it names the label", |object| {
+        condition(object, "Submitted").is_some_and(|told| told["message"].as_str().unwrap().contains(&label))
+    });
+    let (well, said) = site.bed.check();
+    assert!(!well && said.contains(&label), "{said}");
+    here.kubectl(&["label", "configmap", "my-items", "htc.cern.ch/use=credentials"]);
+    here.create(&other);
+    here.wait("other", "it names the label", |object| {
+        condition(object, "Submitted").is_some_and(|told| told["message"].as_str().unwrap().contains(&label))
+    });
+    let words: Vec<&str> = label.split(' ').skip(1).collect();
+    here.kubectl(&words);
+    assert!(is_true(&here.wait_ended("other"), "Complete"));
+    let (_, said) = site.bed.check();
+    assert!(!said.contains(&label), "its items are kept: {said}");
     assert!(is_true(&here.wait_ended("reads"), "Complete"));
 }

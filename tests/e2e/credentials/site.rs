@@ -88,7 +88,8 @@ pub fn put_secret(here: &Namespace<'_>, name: &str, entries: &[(&str, &[u8])]) {
     let data: serde_json::Map<String, Value> =
         entries.iter().map(|(entry, value)| ((*entry).to_owned(), encode(value).into())).collect();
     let secret = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": here.name }, "data": data,
+        "apiVersion": "v1", "kind": "Secret", "data": data,
+        "metadata": { "name": name, "namespace": here.name, "labels": { "htc.cern.ch/use": "credentials" } },
     });
     here.replace("secret", &secret);
 }

@@ -6,7 +6,7 @@ use crate::credentials::site::{Site, let_read, put_secret, users, wait_says, wit
 use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, is_true};
 
 on_versions! {
-    trixie: a_secret_that_goes_before_its_htcjob;
+    trixie: a_secret_that_goes_before_its_htcjob, a_secret_without_its_label_is_as_good_as_missing;
     long: what_is_wrong_with_a_secret_is_said, one_that_cannot_be_read_any_more;
 }
 
@@ -106,6 +106,38 @@ fn a_secret_that_goes_before_its_htcjob(version: Version) {
     put_secret(&here, "mine", &[("token", token.as_bytes())]);
     here.wait_gone("put-back");
     here.wait_nothing_left(&uids[0]);
+}
+
+/// That a Role lets the operator read it, for something else perhaps, lets no HTCJob use it.
+fn a_secret_without_its_label_is_as_good_as_missing(version: Version) {
+    let site = Site::start(version);
+    let here = site.bed.namespace();
+    put_secret(&here, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
+    let label = |label: &str| drop(here.kubectl(&["label", "--overwrite", "secret", "mine", label]));
+    label("htc.cern.ch/use-");
+    let_read(&here, "mine");
+    let uid = here.create(&with_secret("waits", "mine", UNTIL_LET_GO));
+    let command =
+        format!("`kubectl --namespace {} label --overwrite secret mine htc.cern.ch/use=credentials`", here.name);
+    wait_says(&here, "waits", "Submitted", "CredentialsFailed", &command);
+    assert_waits(&here, "waits");
+    let (_, said) = site.bed.check();
+    assert!(said.contains(command.trim_matches('`')), "{said}");
+    label("htc.cern.ch/use=items");
+    site.wait_forgotten(&here.name, "mine");
+    assert_waits(&here, "waits");
+    here.let_use("secret", "mine");
+    here.wait_phase("waits", "Running");
+    // What was submitted goes on.
+    label("htc.cern.ch/use-");
+    site.wait_forgotten(&here.name, "mine");
+    assert_eq!(here.get("waits")["status"]["running"], 1);
+    here.begin_delete("waits");
+    wait_says(&here, "waits", "JobsRemoved", "CredentialsFailed", &command);
+    assert_eq!(users(&site.bed, &uid), ["alice@test"], "its job is left alone");
+    here.let_use("secret", "mine");
+    here.wait_gone("waits");
+    here.wait_nothing_left(&uid);
 }
 
 /// An HTCJob that was stored under other rules no longer says which Secret is its own: its jobs are not overlooked for that.

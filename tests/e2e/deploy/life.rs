@@ -81,6 +81,7 @@ fn story(ns: &Namespace<'_>) {
     // One that is submitted with a Secret of its namespace, which lets the operator read that one.
     let token_of_alice = format!("--from-file=token={}", bed.pool.client("alice").unwrap().token().display());
     ns.kubectl(&["create", "secret", "generic", "my-condor", &token_of_alice]);
+    ns.let_use("secret", "my-condor");
     ns.kubectl(&["apply", "-k", path("deploy/namespace-credentials").to_str().unwrap()]);
     // The API server's authorizer learns of it a little later.
     wait_for("the new right", PATIENCE, || {
@@ -109,6 +110,7 @@ fn story(ns: &Namespace<'_>) {
     assert!(is_true(&ns.wait_ended("queued"), "Complete"));
     // One that takes its items from a ConfigMap.
     ns.kubectl(&["create", "configmap", "my-items", "--from-literal=files.txt=one"]);
+    ns.let_use("configmap", "my-items");
     ns.kubectl(&["apply", "-k", path("deploy/namespace-items").to_str().unwrap()]);
     wait_for("the new right", PATIENCE, || {
         ns.try_kubectl(&["auth", "can-i", "get", "configmaps/my-items", "--as", ACCOUNT]).map(drop)

@@ -75,6 +75,7 @@ fn go_with_all_that_runs_in_them(version: Version) {
     let token = format!("--from-file=token={}", bed.pool.client("alice").unwrap().token().display());
     here.kubectl(&["create", "secret", "generic", "my-condor", &token]);
     here.let_read_secret("my-condor");
+    here.let_use("secret", "my-condor");
     let mut object = htcjob("theirs", UNTIL_LET_GO);
     object["spec"]["credentialsSecretName"] = "my-condor".into();
     let theirs = here.create(&object);

@@ -49,6 +49,7 @@ fn items_of_a_configmap(version: Version) {
     let here = bed.namespace();
     here.kubectl(&["create", "configmap", "runs", "--from-literal=files.txt=first\n\ntwo words\n"]);
     here.let_read_config_map("runs");
+    here.let_use("configmap", "runs");
     let mut object = htcjob("fit", UNTIL_LET_GO);
     object["spec"]["itemsFrom"] = json!({ "configMapKeyRef": { "name": "runs", "key": "files.txt" } });
     object["spec"]["parallelism"] = 2.into();

@@ -160,7 +160,8 @@ fn a_ledger_that_is_lost(version: Version) {
     let (here, there, elsewhere) = (stage.namespace(), stage.namespace(), stage.namespace());
     // Its items go with the ledger, the list is deleted, and its status does not say how many there are.
     let config_map = json!({ "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": { "name": "list", "namespace": elsewhere.name }, "data": { "files": "a\nb\n" } });
+        "metadata": { "name": "list", "namespace": elsewhere.name, "labels": { "htc.cern.ch/use": "items" } },
+        "data": { "files": "a\nb\n" } });
     stage.bed.apply(&config_map);
     let mut listed = pods("listed", 2);
     listed["spec"].as_object_mut().unwrap().remove("queue");

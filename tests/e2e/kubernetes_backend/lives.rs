@@ -139,7 +139,7 @@ fn items_of_a_config_map_are_read_once(version: Version) {
     let here = stage.namespace();
     let list = |lines: &str| {
         let list = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": {
-            "name": "list", "namespace": here.name }, "data": { "files": lines } });
+            "name": "list", "namespace": here.name, "labels": { "htc.cern.ch/use": "items" } }, "data": { "files": lines } });
         stage.bed.apply(&list);
     };
     let mut object = pods("lines", 1);

@@ -221,7 +221,7 @@ fn what_has_no_meaning_is_refused(version: Version) {
     let message = wait_says(&here, "large", "InvalidSpec");
     assert!(message.contains("a ConfigMap has room for 1048576"), "{message}");
     let list = json!({ "apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": { "name": "list", "namespace": here.name }, "data": { "files": "y".repeat(1000) + "\n" } });
+        "metadata": { "name": "list", "namespace": here.name, "labels": { "htc.cern.ch/use": "items" } }, "data": { "files": "y".repeat(1000) + "\n" } });
     let lines = json!({ "data": { "files": format!("{}\n", "y".repeat(1000)).repeat(900) } });
     stage.bed.apply(&list);
     let file = stage.bed.scratch().path().join("lines.json");

@@ -14,7 +14,8 @@ on_versions! {
 
 fn put(here: &Namespace<'_>, name: &str, data: &Value) {
     let config_map = json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "namespace": here.name }, "data": data,
+        "apiVersion": "v1", "kind": "ConfigMap", "data": data,
+        "metadata": { "name": name, "namespace": here.name, "labels": { "htc.cern.ch/use": "items" } },
     });
     here.replace("configmap", &config_map);
     here.let_read_config_map(name);

@@ -72,7 +72,7 @@ fn items_of_a_config_map_run_again(version: Version) {
     let here = &bed.namespace();
     let put = |list: &str| {
         let config_map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "data": { "list": list },
-            "metadata": { "name": "inputs", "namespace": here.name } });
+            "metadata": { "name": "inputs", "namespace": here.name, "labels": { "htc.cern.ch/use": "items" } } });
         bed.apply(&config_map);
     };
     put("one\ntwo\nthree \"words\"\n");

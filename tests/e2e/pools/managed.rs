@@ -32,7 +32,7 @@ on_versions! {
     long: it_grows_with_the_jobs_and_shrinks_without_them;
 }
 
-const POOL: &str = "own";
+pub const POOL: &str = "own";
 /// The image that jobs run in.
 const IMAGE: &str = "registry.example.org/analysis:1";
 
@@ -107,7 +107,7 @@ impl Cluster {
     }
 }
 
-fn pool(workers: &Value) -> Value {
+pub fn pool(workers: &Value) -> Value {
     json!({
         "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCPool", "metadata": { "name": POOL },
         "spec": { "managed": {
@@ -118,12 +118,12 @@ fn pool(workers: &Value) -> Value {
     })
 }
 
-fn fixed(replicas: u32) -> Value {
+pub fn fixed(replicas: u32) -> Value {
     let resources = json!({ "cpus": 2, "memory": "512Mi", "disk": "4Gi" });
     json!({ "image": IMAGE, "replicas": replicas, "resources": resources })
 }
 
-fn apply(here: &Namespace<'_>, mut object: Value) {
+pub fn apply(here: &Namespace<'_>, mut object: Value) {
     object["metadata"]["namespace"] = here.name.clone().into();
     here.bed.apply(&object);
 }

@@ -123,8 +123,8 @@ impl Run<'_> {
             self.look_again(SLOW.saturating_sub(passed));
         } else {
             let message = format!(
-                "{what} are still there {} s after the deletion: a node may not answer. `kubectl get pods -l batch.kubernetes.io/job-name={}` shows the Pods; the HTCJob goes when they have",
-                passed.as_secs(),
+                "{what} are still there more than {} s after the deletion: a node may not answer. `kubectl get pods -l batch.kubernetes.io/job-name={}` shows the Pods; the HTCJob goes when they have",
+                SLOW.as_secs(),
                 self.facts.object.job_name
             );
             self.say(ConditionType::JobsRemoved, False, Reason::NotRemovedYet, &message);

@@ -57,7 +57,7 @@ fn an_old_admission_is_none() {
 #[case("QuotaReserved !Admitted !Finished", same, Reason::UnsatisfiedAdmissionChecks, "has quota for it")]
 #[case("QuotaReserved !Admitted !Evicted", same, Reason::UnsatisfiedAdmissionChecks, "has quota for it")]
 #[case("!QuotaReserved/WaitingForQuota Evicted/Preempted", same, Reason::WaitingForQuota, "words of !QuotaReserved")]
-#[case("!QuotaReserved/WaitingForQuota", suspended, Reason::PendingEvaluation, "is being activated")]
+#[case("!QuotaReserved/WaitingForQuota", suspended, Reason::PendingEvaluation, "becomes active once")]
 #[case(
     "QuotaReserved Admitted Finished/Failed",
     same,
@@ -244,6 +244,20 @@ fn a_workload_says_what_the_htcjob_does() {
     decided_as(&queues, &object, Progress { ended: Some(true), ..told }, false);
     see(&queues, ADMITTED, 1);
     assert_eq!(steps(&queues), [Step::Finish { failed: true }]);
+}
+
+/// With `parallelism: 0` nothing can use the quota. It is asked for again once something can.
+#[test]
+fn without_jobs_at_a_time_quota_is_given_back() {
+    let queues = queues();
+    let at_a_time = |at_a_time| {
+        decided_as(&queues, &object(), Progress { at_a_time, accepted: true, ..progress() }, false);
+    };
+    at_a_time(0);
+    see(&queues, ADMITTED, 1);
+    assert_eq!(steps(&queues), [Step::Deactivate]);
+    at_a_time(3);
+    assert_ne!(steps(&queues), [Step::Deactivate]);
 }
 
 /// An HTCJob stays in the queue that gave it room.

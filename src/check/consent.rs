@@ -1,0 +1,96 @@
+//! Whether the Secrets and ConfigMaps that `HTCJob`s name let them use these.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+
+use crate::api::{HTCJob, ObjectName, Observed, Phase, Use};
+use crate::kubernetes::{ApiError, limited, watched};
+
+/// Most objects that are asked about.
+const OBJECTS: usize = 200;
+
+/// Those without the label, with the commands that set it; none if no `HTCJob` names any.
+pub(super) async fn labels(client: &Client, namespace: Option<&str>) -> Option<Result<String, String>> {
+    match ask(client, namespace).await {
+        Ok(asked) if asked.named == 0 => None,
+        Ok(asked) => Some(in_words(&asked)),
+        Err(error) => Some(Err(error.to_string())),
+    }
+}
+
+/// What was found.
+struct Asked {
+    named: usize,
+    /// Those that may be read and have no label.
+    unlabelled: Vec<String>,
+    left_out: usize,
+}
+
+fn in_words(asked: &Asked) -> Result<String, String> {
+    let Asked { named, unlabelled, left_out } = asked;
+    let more = if *left_out == 0 { String::new() } else { format!("; {left_out} more were not asked about") };
+    if unlabelled.is_empty() {
+        return Ok(format!("{named} Secrets and ConfigMaps are named by HTCJobs, and have the label{more}"));
+    }
+    Err(format!(
+        "HTCJobs name Secrets and ConfigMaps without the label that lets them use these: if they may, {}{more}",
+        unlabelled.join("; ")
+    ))
+}
+
+async fn ask(client: &Client, namespace: Option<&str>) -> Result<Asked, ApiError> {
+    let objects: Api<Observed> = watched(client, namespace);
+    let listed = limited("list", &"HTCJobs", objects.list(&ListParams::default())).await?;
+    let named: BTreeSet<(Use, ObjectName)> = listed
+        .items
+        .iter()
+        .filter_map(|object| Some((object.namespace()?, object.0.as_ref().ok()?)))
+        .flat_map(|(namespace, job)| {
+            uses(job).into_iter().map(move |(what, name)| (what, ObjectName { namespace: namespace.clone(), name }))
+        })
+        .collect();
+    let mut unlabelled = Vec::new();
+    for (what, object) in named.iter().take(OBJECTS) {
+        if !is_allowed(client, *what, object).await? {
+            unlabelled.push(what.command(object));
+        }
+    }
+    Ok(Asked { named: named.len(), unlabelled, left_out: named.len().saturating_sub(OBJECTS) })
+}
+
+/// What an `HTCJob` names and has use for still: its items are read before anything is submitted.
+fn uses(job: &HTCJob) -> Vec<(Use, String)> {
+    let pending = job.status.as_ref().is_none_or(|status| matches!(status.phase, None | Some(Phase::Pending)));
+    let items = job.spec.items_from.as_ref().filter(|_| pending).map(|from| &from.config_map_key_ref.name);
+    let secret = job.spec.credentials_secret_name.as_ref();
+    let items = items.map(|name| (Use::Items, name.clone()));
+    items.into_iter().chain(secret.map(|name| (Use::Credentials, name.clone()))).collect()
+}
+
+/// What is missing, or may not be read, is said by the `HTCJob`s that name it.
+async fn is_allowed(client: &Client, what: Use, object: &ObjectName) -> Result<bool, ApiError> {
+    let ObjectName { namespace, name } = object;
+    let found = match what {
+        Use::Items => {
+            let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+            limited("read the ConfigMap", object, api.get_metadata_opt(name)).await
+        }
+        Use::Credentials => {
+            let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+            let found = limited("read the Secret", object, api.get_metadata_opt(name)).await;
+            return is_labelled(found, what);
+        }
+    };
+    is_labelled(found, what)
+}
+
+fn is_labelled<K: ResourceExt>(found: Result<Option<K>, ApiError>, what: Use) -> Result<bool, ApiError> {
+    match found {
+        Ok(found) => Ok(found.is_none_or(|found| what.is_allowed_by(&found).is_ok())),
+        Err(error) if matches!(error.code(), Some(401 | 403)) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
