@@ -156,6 +156,8 @@ impl<'a> Node<'a> {
             // It has ended since it was listed.
             None if self.scratch.path().join(format!("pod-{uid}")).exists() => {}
             None if ["Succeeded", "Failed"].contains(&phase.as_str()) => {}
+            // As kubelet: it begins when they are there.
+            None if !self.has_secrets(pod) => {}
             None => {
                 let daemons = self.begin(pod, &name, &uid);
                 running.insert(uid, Running { name, daemons, told_to_end: None });
@@ -187,6 +189,19 @@ impl<'a> Node<'a> {
                 }
             }
         }
+    }
+
+    fn has_secrets(&self, pod: &Value) -> bool {
+        let volumes = pod["spec"]["volumes"].as_array().unwrap();
+        volumes
+            .iter()
+            .filter_map(|volume| volume["secret"]["secretName"].as_str())
+            .all(|name| self.bed.object(&format!("/api/v1/namespaces/{}/secrets", self.namespace), name).is_some())
+    }
+
+    /// An address of this node that no pod of it gets.
+    pub fn address(&self) -> String {
+        format!("127.{}.{}.250", self.net.number >> 8, self.net.number & 255)
     }
 
     fn end_those_not_in(&self, pods: &[Value]) {
