@@ -18,6 +18,10 @@ use crate::key::hex;
 
 /// Name of the signing key: of its file in `SEC_PASSWORD_DIRECTORY`, and in the header of each token.
 pub const KEY_NAME: &str = "htcpool";
+/// Tokens are made anew after so many seconds.
+const PERIOD: i64 = 10 * 24 * 3600;
+/// They are good for so many seconds: who has one has had the next one for long when it ends.
+const LIFE: i64 = 3 * PERIOD;
 /// Random bytes in a signing key.
 const LENGTH: usize = 64;
 /// What the user of a namespace's HTCJobs begins with; its name follows, and `@` and the pool's domain.
@@ -90,6 +94,15 @@ pub struct Good {
     pub until: Option<i64>,
 }
 
+impl Good {
+    /// That of a token which is made anew regularly: the same for all that are made within one period.
+    #[must_use]
+    pub const fn renewed(now: i64) -> Self {
+        let from = now - now.rem_euclid(PERIOD);
+        Self { from, until: Some(from + LIFE) }
+    }
+}
+
 impl Signer {
     /// Whose name this is: that of the HTCJobs of a namespace. Nobody else can have it.
     #[must_use]
@@ -131,18 +144,13 @@ impl SigningKey {
         hex(&Sha256::digest(&self.0)[..8])
     }
 
-    /// A token without an end for the HTCJobs of `namespace`: to see the queue, to submit jobs and to change these. It is the same
-    /// whenever it is made.
+    /// A token for the HTCJobs of `namespace`: to see the queue, to submit jobs and to change these. It is the same whenever it is made within
+    /// one period. `now`: unix seconds.
     #[must_use]
-    pub fn namespace_token(&self, signer: &Signer, namespace: &str, issued: i64) -> String {
-        let identity = format!("{OF_NAMESPACE}{namespace}@{}", signer.domain);
-        let id = mac(&self.derived(), &[b"jti", identity.as_bytes()]);
-        self.sign(
-            &signer.trust_domain,
-            &identity,
-            &[Right::Read, Right::Write],
-            (Good { from: issued, until: None }, &id[..16]),
-        )
+    pub fn namespace_token(&self, signer: &Signer, namespace: &str, now: i64) -> String {
+        let (identity, good) = (format!("{OF_NAMESPACE}{namespace}@{}", signer.domain), Good::renewed(now));
+        let id = mac(&self.derived(), &[b"jti", identity.as_bytes(), &good.from.to_be_bytes()]);
+        self.sign(&signer.trust_domain, &identity, &[Right::Read, Right::Write], (good, &id[..16]))
     }
 
     /// A token for `identity` (`name@domain`), good where `trust_domain` is, for no more than these rights; without any: for all that the
@@ -243,7 +251,8 @@ mod tests {
             isolation: Isolation::None,
         };
         let token = key.namespace_token(&signer, "physics", 7);
-        assert_eq!(token, key.namespace_token(&signer, "physics", 7));
+        assert_eq!(token, key.namespace_token(&signer, "physics", PERIOD - 1));
+        assert_ne!(token, key.namespace_token(&signer, "physics", PERIOD));
         assert_ne!(token, key.namespace_token(&signer, "chemistry", 7));
         let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
         let claims: serde_json::Value = serde_json::from_slice(&claims).unwrap();
@@ -251,6 +260,7 @@ mod tests {
             (&claims["sub"], &claims["scope"]),
             (&"ns-physics@pool".into(), &"condor:/READ condor:/WRITE".into())
         );
+        assert_eq!((&claims["iat"], &claims["exp"]), (&0.into(), &LIFE.into()));
         assert_eq!(signer.whose("ns-physics@pool"), Some(Identity::Namespace("physics".to_owned())));
         for nobody in ["ns-physics@other", "ns-physics", "operator@pool", "ns-@pool", "ns-../x@pool"] {
             assert_eq!(signer.whose(nobody), None, "{nobody}");

@@ -8,7 +8,8 @@ pub mod site;
 on_versions!(
     both:
         managed::a_starter_of_its_own_has_no_file_but_its_jobs,
-        managed::a_worker_of_its_own_gets_no_other_tenants_jobs;
+        managed::a_worker_of_its_own_gets_no_other_tenants_jobs,
+        managed::tokens_are_renewed_while_daemons_run;
     trixie:
         one::it_stays_until_no_htcjob_needs_it,
         managed::each_image_gets_workers_of_its_own,

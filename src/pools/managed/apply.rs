@@ -23,6 +23,8 @@ use crate::kubernetes::{MANAGER, limited};
 /// Annotation of Secrets with tokens: which key has signed them.
 const SIGNED_BY: &str = "htc.cern.ch/signing-key";
 
+/// Annotation of these: from when the token is, in unix seconds.
+const MADE: &str = "htc.cern.ch/token-made";
 /// The token of a worker is good for so many seconds: for longer than the worker is there, unless a job runs longer than that.
 const WORKER_TOKEN: i64 = 30 * 24 * 3600;
 
@@ -122,7 +124,7 @@ impl Applier {
         Ok(())
     }
 
-    /// The central manager's, the schedd's and the operator's: with the least rights that they need.
+    /// The central manager's, the schedd's and the operator's, which are made anew long before they end: with the least rights that they need.
     async fn tokens(&self, design: &Design<'_>, key: &SigningKey, now: i64) -> Result<(), ApplyError> {
         let names = design.names;
         let of = |role: Role, rights: Vec<Right>| (names.token(role), names.identity(role), rights, true);
@@ -133,22 +135,25 @@ impl Applier {
             (names.operator_token(), names.operator(), vec![Right::Read, Right::Write, Right::Administrator], false),
         ];
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &names.pool.namespace);
+        let good = Good::renewed(now);
         for (name, identity, rights, with_key) in holders {
             let there = limited("read the Secret", &name, api.get_opt(&name)).await?;
             if let Some(secret) = &there {
                 if !is_owned(secret, design.names) {
                     return Err(ApplyError::NotOurs { kind: "Secret".to_owned(), name });
                 }
-                if secret.annotations().get(SIGNED_BY) == Some(&key.fingerprint()) {
+                let is = |annotation: &str, value: &String| secret.annotations().get(annotation) == Some(value);
+                if is(SIGNED_BY, &key.fingerprint()) && is(MADE, &good.from.to_string()) {
                     continue;
                 }
             }
-            let token = key.token(&names.trust_domain(), &identity, &rights, Good { from: now, until: None })?;
+            let token = key.token(&names.trust_domain(), &identity, &rights, good)?;
             let mut data = json!({ "token": STANDARD.encode(format!("{token}\n")) });
             if with_key {
                 data[KEY_NAME] = STANDARD.encode(key.file()).into();
             }
-            let object = design.secret(&name, &json!({ SIGNED_BY: key.fingerprint() }), &data);
+            let object =
+                design.secret(&name, &json!({ SIGNED_BY: key.fingerprint(), MADE: good.from.to_string() }), &data);
             match there {
                 None => self.make(&object).await?,
                 Some(_) => self.overwrite(&object).await?,

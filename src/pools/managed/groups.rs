@@ -221,13 +221,13 @@ pub(super) fn share<K: Clone + Ord, O: Ord>(
         given.entry(group.clone()).or_default();
     }
     let before = given.clone();
-    let mut owned: BTreeMap<O, Vec<&K>> = BTreeMap::new();
+    let mut each: BTreeMap<O, Vec<&K>> = BTreeMap::new();
     for group in asked.keys() {
-        owned.entry(owner(group)).or_default().push(group);
+        each.entry(owner(group)).or_default().push(group);
     }
     while left > 0 {
         let mut satisfied = true;
-        for groups in owned.values() {
+        for groups in each.values() {
             let has = |group: &K| given.get(group).copied().unwrap_or_default();
             let lacking = groups.iter().filter(|group| asked.get(**group).is_some_and(|asked| *asked > has(group)));
             let least = lacking.min_by_key(|group| has(group) - before.get(**group).copied().unwrap_or_default());

@@ -252,6 +252,41 @@ pub fn tokens_let_each_do_what_it_needs_and_no_more(version: Version) {
     });
 }
 
+/// Tokens that are old are made anew, and come to daemons that run.
+pub fn tokens_are_renewed_while_daemons_run(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let here = cluster.namespace();
+    Node::run(&cluster.bed, &here.name, version, |node| {
+        apply(&here, pool(&fixed(0)));
+        wait_ready(&here, POOL, "Answering");
+        let secrets = ["own-central-manager-token", "own-schedd-token", "own-operator-token"];
+        let tokens = || secrets.map(|secret| here.secret_entry(secret, "token"));
+        let before = tokens();
+        for secret in secrets {
+            here.kubectl(&["annotate", "secret", secret, "--overwrite", "htc.cern.ch/token-made=1"]);
+        }
+        cluster.bed.kill_operator();
+        cluster.bed.start_operator();
+        wait_for("all tokens to be new", PATIENCE, || {
+            let now = tokens();
+            if now.iter().zip(&before).all(|(now, before)| now != before) { Ok(()) } else { Err(format!("{now:?}")) }
+        })
+        .unwrap();
+        for (role, secret) in [("central-manager", secrets[0]), ("schedd", secrets[1])] {
+            let pod = node.pods(role).remove(0);
+            let wanted = here.secret_entry(secret, "token");
+            wait_for("the daemons to have it", PATIENCE, || {
+                let has = std::fs::read_to_string(node.folder(&pod).join("local/tokens.d/token")).unwrap_or_default();
+                if has == wanted { Ok(()) } else { Err(has) }
+            })
+            .unwrap();
+            assert_eq!(node.pods(role)[0]["metadata"]["uid"], pod["metadata"]["uid"], "it runs on");
+        }
+        assert_eq!(rights(&here, secrets[1], "collector").join(" "), "read advertise_schedd advertise_master");
+        delete(&here, POOL);
+    });
+}
+
 /// Central manager and schedd are replaced, and workers go, while jobs run: no job is lost, and none runs twice.
 pub fn jobs_run_through_a_pool_of_its_own(version: Version) {
     let cluster = Cluster::start(version, true);

@@ -36,6 +36,18 @@ if [ -d /htcpool/spool ]; then mkdir -p /htcpool/spool/spool; fi
 if [ -d /htcpool/tree ]; then cp -R -P -p /htcondor/* /htcpool/tree/; fi
 ";
 
+/// What runs in the pods of central manager and schedd: the token of a Secret that was written anew comes to HTCondor, which reads it
+/// whenever it authenticates itself. Workers are replaced instead.
+const RENEW: &str = r#"umask 077
+while sleep 30; do
+    if [ "$(cat /htcpool/secret/token)" != "$(cat /htcpool/local/tokens.d/token)" ]; then
+        cp /htcpool/secret/token /htcpool/local/token && mv /htcpool/local/token /htcpool/local/tokens.d/token
+    fi
+done &
+umask 022
+exec "$0" -f
+"#;
+
 /// In the image that jobs run in, with what its shell has itself. What it says is shown to users.
 const CHECK: &str = r#"missing=
 for tool in find tar base64; do
@@ -228,6 +240,8 @@ impl Design<'_> {
             "ports": [{ "name": CONTAINER, "containerPort": PORT, "protocol": "TCP" }],
         });
         if !is_worker {
+            push(&mut container["volumeMounts"], readable("secret", SECRET));
+            container["command"] = json!(["/bin/sh", "-c", RENEW, format!("{RELEASE}/usr/sbin/condor_master")]);
             // The port is the master's: a schedd that is busy is not to be killed for it.
             let probe = json!({ "tcpSocket": { "port": CONTAINER }, "periodSeconds": 10, "failureThreshold": 3 });
             container["readinessProbe"] = probe;

@@ -379,7 +379,9 @@ fn a_worker_that_has_not_begun_gets_its_token_once() {
         (2, "u-2".to_owned(), Tenant::Everybody),
     ];
     assert_eq!(lacking, wanted);
-    lacking.into_iter().for_each(|(_, uid, _)| memory.has_token(uid));
+    for (_, uid, _) in lacking {
+        memory.has_token(uid);
+    }
     memory.notice(&pods, NOW);
     assert_eq!(memory.without_token(&pods, &names()), []);
     memory.notice(&[], NOW);

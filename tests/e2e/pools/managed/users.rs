@@ -84,7 +84,8 @@ pub fn configured_as(here: &Namespace<'_>, namespace: &str) -> PathBuf {
     let uid = super::get(here)["metadata"]["uid"].as_str().unwrap().to_owned();
     let names =
         htc_operator::pools::managed::names::Names::new(&format!("{}/{POOL}", here.name).parse().unwrap(), &uid);
-    let token = key.namespace_token(&names.unwrap().signer(Isolation::Namespace), namespace, 0);
+    let now = jiff::Timestamp::now().as_second();
+    let token = key.namespace_token(&names.unwrap().signer(Isolation::Namespace), namespace, now);
     configured_with(here, &token, &format!("as-{namespace}"))
 }
 
