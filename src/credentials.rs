@@ -10,11 +10,14 @@ mod private;
 mod realms;
 pub mod signing;
 mod source;
+mod tenant;
 #[cfg(test)]
 mod tests;
 mod ticket;
 mod token;
 mod turns;
+
+pub use tenant::Tenant;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -195,6 +198,12 @@ impl Credentials {
             self.forget_unused(now);
             tokio::time::sleep(wait.max(Duration::from_millis(500))).await;
         }
+    }
+
+    /// Who makes tokens for the HTCJobs of each namespace, in a managed pool.
+    #[must_use]
+    pub const fn signer(&self) -> Option<&Signer> {
+        self.setup.signer.as_ref()
     }
 
     /// Removes everything from this machine.

@@ -169,12 +169,28 @@ pub struct Workers {
     /// What jobs have on one worker. Default: 1 core, 1Gi of memory and 1Gi of disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<PodResources>,
+    /// Whose jobs one worker runs. Default: Namespace.
+    #[serde(default)]
+    #[x_kube(validation = Rule::new("self == oldSelf")
+        .message("the isolation of the workers cannot be changed: create a new HTCPool"))]
+    pub isolation: Isolation,
     /// As many workers as the jobs that wait need.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
     /// Lets HTCJobs have workers of their own (spec.miniCluster). Default: they may not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mini_clusters: Option<MiniClusters>,
+}
+
+/// Whose jobs one worker runs that is no HTCJob's own.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// Those of one namespace, as long as the worker is there. A payload reaches no job of another namespace. The workers are divided among
+    /// the namespaces whose jobs wait or run.
+    #[default]
+    Namespace,
+    /// Those of all namespaces that may use the pool. A payload may take over its worker, and reach the jobs that run there afterwards.
+    None,
 }
 
 /// What HTCJobs may have that have workers of their own.

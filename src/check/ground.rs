@@ -102,8 +102,9 @@ pub(super) async fn open(
     let reach = if let Some(external) = &pool.spec.external {
         Reach::of_external(&name.namespace, external)
     } else {
+        let isolation = pool.spec.managed.as_ref().map(|spec| spec.workers.isolation).unwrap_or_default();
         let (names, collector) = managed::collector(client, name, pool).await?;
-        Reach::of_managed(&names, collector)
+        Reach::of_managed(&names, collector, isolation)
     };
     let users = ground.ledger.as_ref().ok().and_then(|seen| seen.as_ref()?.pools.get(name).cloned());
     let (users, setup) = (KnownUsers::new(users.unwrap_or_default()), config.credentials_setup());

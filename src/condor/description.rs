@@ -49,6 +49,8 @@ pub struct Common<'a> {
     pub options: &'a HtcOpts,
     /// The jobs run on workers of their HTCJob's own, and nowhere else.
     pub mini_cluster: bool,
+    /// The identity of the workers that may run the jobs, as the collector has authenticated it. None: any.
+    pub workers: Option<&'a str>,
     /// The sandboxes have a token, with which the jobs report.
     pub callback: bool,
     /// Most MiB of output of one job: HTCondor holds one that leaves more (`HoldReasonCode` 33). None: the pool's own limit.
@@ -111,7 +113,9 @@ pub const IMAGE: &str = "HTCImage";
 pub const MINI_CLUSTER: &str = "HTCMiniCluster";
 /// Attribute of slots: the uid of the HTCJob whose workers they are; [`SHARED`] of those that are nobody's.
 pub const WORKER_MINI_CLUSTER: &str = "HTCWorkerMiniCluster";
-/// No uid of an HTCJob.
+/// Stands for the uid of its HTCJob in what all jobs of a description have.
+pub const OWN_UID: &str = "$(htc_uid)";
+/// No uid of an HTCJob, and no user.
 pub const SHARED: &str = "-";
 
 /// In place of an item, which is `=` and base64 otherwise, or of an image: no character of it has a meaning for condor_submit.
@@ -137,7 +141,7 @@ pub fn submit_description(common: &Common, jobs: &[QueueItem]) -> Result<String,
         Some(wanted) => format!("{LATE} || ({wanted})"),
         None => LATE.to_owned(),
     };
-    let mini_cluster = if common.mini_cluster { mini_cluster(common) } else { String::new() };
+    let bound = bound(common)?;
     let token = if common.callback { format!(",$(htc_sandbox)/{TOKEN}") } else { String::new() };
     let (executable, folder) = (format!("$(htc_sandbox)/{JOB_SH}"), "$(htc_output)");
     let input = format!("$(htc_sandbox)/{SCRIPT_SH},$(htc_sandbox)/{PAYLOAD_CONF}{token}");
@@ -166,18 +170,32 @@ MY.HTCJobIndex = $(htc_index)
 MY.HTCOperator = "{operator}"
 MY.HTCNotAfter = {not_after}
 MY.{IMAGE} = "$(htc_image)"
-{mini_cluster}queue htc_uid,htc_attempt,htc_index,htc_batch,htc_sandbox,htc_output,htc_image,htc_item from (
+{bound}queue htc_uid,htc_attempt,htc_index,htc_batch,htc_sandbox,htc_output,htc_image,htc_item from (
 {rows})
 "#
     ))
 }
 
-/// What binds jobs to the workers of their HTCJob, whatever its user requires beside that.
-fn mini_cluster(common: &Common) -> String {
-    let own = format!("TARGET.{WORKER_MINI_CLUSTER} =?= MY.{MINI_CLUSTER}");
+/// What binds jobs to the workers that may run them, whatever their user requires beside that.
+///
+/// A slot says of itself whose it is, and a payload that becomes a worker writes there what it likes. `AuthenticatedIdentity` is the
+/// collector's word: it replaces what the slot says, and negotiator and schedd keep it (HTCondor's `collector_engine.cpp`, `schedd.cpp`).
+fn bound(common: &Common) -> Result<String, DescriptionError> {
+    let mut required = Vec::new();
+    if common.mini_cluster {
+        required.push(format!("TARGET.{WORKER_MINI_CLUSTER} =?= MY.{MINI_CLUSTER}"));
+    }
+    if let Some(identity) = common.workers {
+        characters("the identity of the workers", &identity.replace(OWN_UID, "u"), "-._@")?;
+        required.push(format!("TARGET.AuthenticatedIdentity =?= \"{identity}\""));
+    }
+    if required.is_empty() {
+        return Ok(String::new());
+    }
     let wanted = common.options.command("requirements").or(common.site_defaults.command("requirements"));
-    let requirements = wanted.map_or_else(|| own.clone(), |wanted| format!("({wanted}) && {own}"));
-    format!("MY.{MINI_CLUSTER} = \"$(htc_uid)\"\nrequirements = {requirements}\n")
+    let required: Vec<String> = wanted.map(|wanted| format!("({wanted})")).into_iter().chain(required).collect();
+    let own = if common.mini_cluster { format!("MY.{MINI_CLUSTER} = \"{OWN_UID}\"\n") } else { String::new() };
+    Ok(format!("{own}requirements = {}\n", required.join(" && ")))
 }
 
 fn rows(jobs: &[QueueItem]) -> Result<String, DescriptionError> {
@@ -249,6 +267,7 @@ mod tests {
             callback: true,
             output_limit: None,
             mini_cluster: false,
+            workers: None,
         };
         let job = QueueItem {
             uid: "u-1",
@@ -278,7 +297,7 @@ mod tests {
     #[test]
     fn workers_of_its_own_are_required_beside_what_the_user_requires() {
         let opts = |text: &str| HtcOpts::parse(text, &Policy::default()).unwrap();
-        let bound = |site: &str, user: &str, mini_cluster: bool| {
+        let bound_to = |site: &str, user: &str, mini_cluster: bool, workers: Option<&str>| {
             let (site, user) = (opts(site), opts(user));
             let common = Common {
                 operator: "o",
@@ -288,11 +307,13 @@ mod tests {
                 callback: false,
                 output_limit: None,
                 mini_cluster,
+                workers,
             };
             let text = submit_description(&common, &[JOB]).unwrap();
             let line = |begin: &str| text.lines().rfind(|line| line.starts_with(begin)).unwrap_or_default().to_owned();
             (line("requirements"), line("MY.HTCMiniCluster"))
         };
+        let bound = |site: &str, user: &str, mini_cluster: bool| bound_to(site, user, mini_cluster, None);
         let own = "TARGET.HTCWorkerMiniCluster =?= MY.HTCMiniCluster";
         assert_eq!(
             bound("", "", true),
@@ -301,6 +322,12 @@ mod tests {
         assert_eq!(bound("", "requirements = A || B", true).0, format!("requirements = (A || B) && {own}"));
         assert_eq!(bound("requirements = A", "", true).0, format!("requirements = (A) && {own}"));
         assert_eq!(bound("", "requirements = A", false), ("requirements = A".to_owned(), String::new()));
+        let authenticated = "TARGET.AuthenticatedIdentity =?= ";
+        let shared = bound_to("", "requirements = A || B", false, Some("worker-ns-a@p"));
+        let wanted = format!("requirements = (A || B) && {authenticated}\"worker-ns-a@p\"");
+        assert_eq!(shared, (wanted, String::new()));
+        let its = bound_to("", "", true, Some("worker-mc-$(htc_uid)@p")).0;
+        assert_eq!(its, format!("requirements = {own} && {authenticated}\"worker-mc-$(htc_uid)@p\""));
     }
 
     #[test]
@@ -316,6 +343,7 @@ mod tests {
                 callback: false,
                 output_limit: None,
                 mini_cluster: false,
+                workers: None,
             };
             let text = submit_description(&common, &[JOB]).unwrap();
             text.lines().rfind(|line| line.starts_with("periodic_remove")).unwrap().to_owned()
@@ -338,10 +366,12 @@ mod tests {
             callback: false,
             output_limit: None,
             mini_cluster: false,
+            workers: None,
         };
         assert_eq!(submit_description(&common, &[]), Err(DescriptionError::NoJobs));
         assert!(submit_description(&Common { not_after: -1, ..common }, &[JOB]).is_err());
         assert!(submit_description(&Common { operator: "a\"b", ..common }, &[JOB]).is_err());
+        assert!(submit_description(&Common { workers: Some("a\" || true"), ..common }, &[JOB]).is_err());
         assert!(submit_description(&common, &[JOB, JOB]).is_err(), "one index twice");
         assert!(submit_description(&common, &[JOB, QueueItem { index: 1, ..JOB }]).is_err(), "one folder twice");
         for text in ["", "a,b", "a b", "a\nb", "a\"b", "$(x)", "a)", "ä", "(", "#a"] {

@@ -13,11 +13,15 @@ use k8s_openapi::api::core::v1::Secret;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use crate::api::{Identity, ObjectName, is_name};
+use crate::api::{Identity, Isolation, ObjectName, is_name};
 use crate::key::hex;
 
 /// Name of the signing key: of its file in `SEC_PASSWORD_DIRECTORY`, and in the header of each token.
 pub const KEY_NAME: &str = "htcpool";
+/// Tokens are made anew after so many seconds.
+const PERIOD: i64 = 10 * 24 * 3600;
+/// They are good for so many seconds: who has one has had the next one for long when it ends.
+const LIFE: i64 = 3 * PERIOD;
 /// Random bytes in a signing key.
 const LENGTH: usize = 64;
 /// What the user of a namespace's HTCJobs begins with; its name follows, and `@` and the pool's domain.
@@ -44,6 +48,8 @@ pub struct Signer {
     pub trust_domain: String,
     /// `UID_DOMAIN`: that of all identities.
     pub domain: String,
+    /// Whose jobs one of its workers runs.
+    pub isolation: Isolation,
 }
 
 /// What is in the Secret is no signing key.
@@ -77,6 +83,24 @@ pub enum Right {
     AdvertiseSchedd,
     /// To tell the collector of a startd.
     AdvertiseStartd,
+}
+
+/// When a token is good, in unix seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Good {
+    /// When it was made.
+    pub from: i64,
+    /// Its end. None: it has none.
+    pub until: Option<i64>,
+}
+
+impl Good {
+    /// That of a token which is made anew regularly: the same for all that are made within one period.
+    #[must_use]
+    pub const fn renewed(now: i64) -> Self {
+        let from = now - now.rem_euclid(PERIOD);
+        Self { from, until: Some(from + LIFE) }
+    }
 }
 
 impl Signer {
@@ -120,33 +144,36 @@ impl SigningKey {
         hex(&Sha256::digest(&self.0)[..8])
     }
 
-    /// A token without an end for the HTCJobs of `namespace`: to see the queue, to submit jobs and to change these. It is the same
-    /// whenever it is made.
+    /// A token for the HTCJobs of `namespace`: to see the queue, to submit jobs and to change these. It is the same whenever it is made within
+    /// one period. `now`: unix seconds.
     #[must_use]
-    pub fn namespace_token(&self, signer: &Signer, namespace: &str, issued: i64) -> String {
-        let identity = format!("{OF_NAMESPACE}{namespace}@{}", signer.domain);
-        let id = mac(&self.derived(), &[b"jti", identity.as_bytes()]);
-        self.sign(&signer.trust_domain, &identity, &[Right::Read, Right::Write], (issued, &id[..16]))
+    pub fn namespace_token(&self, signer: &Signer, namespace: &str, now: i64) -> String {
+        let (identity, good) = (format!("{OF_NAMESPACE}{namespace}@{}", signer.domain), Good::renewed(now));
+        let id = mac(&self.derived(), &[b"jti", identity.as_bytes(), &good.from.to_be_bytes()]);
+        self.sign(&signer.trust_domain, &identity, &[Right::Read, Right::Write], (good, &id[..16]))
     }
 
-    /// A token without an end for `identity` (`name@domain`), good where `trust_domain` is, for no more than these rights; without any:
-    /// for all that the identity has. `issued`: unix seconds.
+    /// A token for `identity` (`name@domain`), good where `trust_domain` is, for no more than these rights; without any: for all that the
+    /// identity has.
     pub fn token(
         &self,
         trust_domain: &str,
         identity: &str,
         rights: &[Right],
-        issued: i64,
+        good: Good,
     ) -> Result<String, getrandom::Error> {
         let mut id = [0; 16];
         getrandom::fill(&mut id)?;
-        Ok(self.sign(trust_domain, identity, rights, (issued, &id)))
+        Ok(self.sign(trust_domain, identity, rights, (good, &id)))
     }
 
-    fn sign(&self, trust_domain: &str, identity: &str, rights: &[Right], (issued, id): (i64, &[u8])) -> String {
+    fn sign(&self, trust_domain: &str, identity: &str, rights: &[Right], (good, id): (Good, &[u8])) -> String {
         let scope: Vec<String> = rights.iter().map(|right| format!("condor:/{}", <&str>::from(right))).collect();
         let header = json!({ "alg": "HS256", "kid": KEY_NAME });
-        let mut claims = json!({ "iss": trust_domain, "sub": identity, "iat": issued, "jti": hex(id) });
+        let mut claims = json!({ "iss": trust_domain, "sub": identity, "iat": good.from, "jti": hex(id) });
+        if let Some(until) = good.until {
+            claims["exp"] = until.into();
+        }
         if !scope.is_empty() {
             claims["scope"] = scope.join(" ").into();
         }
@@ -200,7 +227,8 @@ mod tests {
     #[test]
     fn a_token_says_whose_it_is_and_what_it_is_for() {
         let key = SigningKey::random().unwrap();
-        let token = key.token("trust", "worker@pool", &[Right::Read, Right::AdvertiseStartd], 7).unwrap();
+        let good = Good { from: 7, until: Some(9) };
+        let token = key.token("trust", "worker@pool", &[Right::Read, Right::AdvertiseStartd], good).unwrap();
         let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
         let claims: serde_json::Value = serde_json::from_slice(&claims).unwrap();
         assert_eq!(
@@ -208,16 +236,23 @@ mod tests {
             (&"trust".into(), &"worker@pool".into(), &7.into())
         );
         assert_eq!(claims["scope"], "condor:/READ condor:/ADVERTISE_STARTD");
-        assert_ne!(token, key.token("trust", "worker@pool", &[Right::Read, Right::AdvertiseStartd], 7).unwrap());
+        assert_ne!(token, key.token("trust", "worker@pool", &[Right::Read, Right::AdvertiseStartd], good).unwrap());
+        assert_eq!(claims["exp"], 9);
     }
 
     #[test]
     fn the_token_of_a_namespace_is_the_same_each_time() {
         let key = SigningKey::random().unwrap();
         let secret = ObjectName { namespace: "site".to_owned(), name: "own-signing-key".to_owned() };
-        let signer = Signer { key: secret, trust_domain: "trust".to_owned(), domain: "pool".to_owned() };
+        let signer = Signer {
+            key: secret,
+            trust_domain: "trust".to_owned(),
+            domain: "pool".to_owned(),
+            isolation: Isolation::None,
+        };
         let token = key.namespace_token(&signer, "physics", 7);
-        assert_eq!(token, key.namespace_token(&signer, "physics", 7));
+        assert_eq!(token, key.namespace_token(&signer, "physics", PERIOD - 1));
+        assert_ne!(token, key.namespace_token(&signer, "physics", PERIOD));
         assert_ne!(token, key.namespace_token(&signer, "chemistry", 7));
         let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
         let claims: serde_json::Value = serde_json::from_slice(&claims).unwrap();
@@ -225,6 +260,7 @@ mod tests {
             (&claims["sub"], &claims["scope"]),
             (&"ns-physics@pool".into(), &"condor:/READ condor:/WRITE".into())
         );
+        assert_eq!((&claims["iat"], &claims["exp"]), (&0.into(), &LIFE.into()));
         assert_eq!(signer.whose("ns-physics@pool"), Some(Identity::Namespace("physics".to_owned())));
         for nobody in ["ns-physics@other", "ns-physics", "operator@pool", "ns-@pool", "ns-../x@pool"] {
             assert_eq!(signer.whose(nobody), None, "{nobody}");

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
+use kube::Client;
 use kube::api::Api;
-use kube::{Client, ResourceExt};
 
 use super::material::Material;
 use super::realms::Realms;
@@ -141,12 +141,11 @@ async fn signed(client: &Client, signer: &Signer, namespace: &str) -> Result<Mat
     let api: Api<Secret> = Api::namespaced(client.clone(), &signer.key.namespace);
     let found = limited("read the Secret", &signer.key.to_string(), api.get_opt(&signer.key.name)).await;
     let found = found.map_err(|error| SourceError::Silent(error.to_string()))?;
-    let issued = found.as_ref().and_then(ResourceExt::creation_timestamp).map_or(0, |time| time.0.as_second());
     // Daemons that run have it still: a token that was made before does.
     let key = found.and_then(|secret| SigningKey::of_secret(&secret).ok()).ok_or_else(|| {
         SourceError::Silent(format!("the Secret {} has no signing key: restore the Secret", signer.key))
     })?;
-    let token = key.namespace_token(signer, namespace, issued);
+    let token = key.namespace_token(signer, namespace, jiff::Timestamp::now().as_second());
     Ok(Material { kerberos: None, token: Some(token) })
 }
 

@@ -349,7 +349,7 @@ impl PoolKeeper {
         if !caretaker.publish_key(object, &applied).await? {
             return Ok(Err(("NotMade", "the HTCPool has changed meanwhile".to_owned())));
         }
-        Ok(Ok(Reach::of_managed(caretaker.names(), applied.collector)))
+        Ok(Ok(Reach::of_managed(caretaker.names(), applied.collector, spec.workers.isolation)))
     }
 
     fn caretaker(&self, object: &HTCPool, name: &ObjectName) -> Result<Arc<Caretaker>, BadName> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::Client;
 
 use super::managed::names::Names;
-use crate::api::{ExternalPool, ObjectName};
+use crate::api::{ExternalPool, Isolation, ObjectName};
 use crate::condor::{KnownUsers, Schedd};
 use crate::credentials::signing::Signer;
 use crate::credentials::{Credentials, Own, Setup};
@@ -36,9 +36,9 @@ impl Reach {
 
     /// That of a managed pool with this collector.
     #[must_use]
-    pub fn of_managed(names: &Names, collector: String) -> Self {
+    pub fn of_managed(names: &Names, collector: String, isolation: Isolation) -> Self {
         let secret = ObjectName { namespace: names.pool.namespace.clone(), name: names.operator_token() };
-        Self { collector, schedd: names.schedd(), secret, signer: Some(names.signer()) }
+        Self { collector, schedd: names.schedd(), secret, signer: Some(names.signer(isolation)) }
     }
 
     /// Its schedd and the credentials for it; nothing is asked yet. `own`: the schedd of the operator's flags. `users`: under which names

@@ -14,6 +14,7 @@ use crate::condor::htcopts::HtcOpts;
 use crate::condor::schedd::Reading;
 use crate::condor::submit::Submitted;
 use crate::condor::{HeldLock, Schedd};
+use crate::credentials::Tenant;
 use crate::ledger::{Intent, Noted, SubmitResult};
 use crate::machine::facts::{Failure, Submission as Intended, Unknown, Witness};
 use crate::machine::judge::SubmitterLock;
@@ -181,6 +182,11 @@ impl Submission {
         let rows: Vec<description::QueueItem<'_>> = rows.iter().map(Row::as_item).collect();
         let none = HtcOpts::default();
         let options = batch.jobs.first().and_then(|job| job.plan.as_deref()).map_or(&none, |plan: &Plan| &plan.options);
+        let mini_cluster = batch.jobs.first().and_then(|job| job.plan.as_deref()).is_some_and(|plan| plan.mini_cluster);
+        let workers = batch.shared.credentials.signer().and_then(|signer| {
+            let of_its_own = mini_cluster.then(|| Tenant::HTCJob(description::OWN_UID.to_owned()));
+            Some(of_its_own.or_else(|| signer.tenant(&batch.schedd.identity))?.identity(&signer.domain))
+        });
         let common = Common {
             operator: &batch.shared.schedd.operator,
             not_after: self.late_after.0,
@@ -188,7 +194,8 @@ impl Submission {
             options,
             callback: planner.callback.is_some(),
             output_limit: planner.output_limit,
-            mini_cluster: batch.jobs.first().and_then(|job| job.plan.as_deref()).is_some_and(|plan| plan.mini_cluster),
+            mini_cluster,
+            workers: workers.as_deref(),
         };
         submit_description(&common, &rows)
     }

@@ -74,6 +74,7 @@ fn a_file_of_the_operators_is_not_read_even_if_its_attribute_is_allowed(#[values
             callback: false,
             output_limit: None,
             mini_cluster: false,
+            workers: None,
         };
         let job = QueueItem {
             uid,

@@ -91,6 +91,7 @@ impl Folders {
             callback: false,
             output_limit: Some(7),
             mini_cluster: false,
+            workers: None,
         };
         submit_description(&common, &jobs).unwrap()
     }
@@ -522,7 +523,7 @@ proptest! {
         let none = HtcOpts::default();
         let path = format!("/{path}");
         let good = QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o", item: None, image: "i" };
-        let common = Common { operator: "o", not_after: 1, site_defaults: &none, options: &none, callback: false, output_limit: None, mini_cluster: false };
+        let common = Common { operator: "o", not_after: 1, site_defaults: &none, options: &none, callback: false, output_limit: None, mini_cluster: false, workers: None };
         let lines = submit_description(&common, &[good]).unwrap().lines().count();
         for (common, job) in [
             (common, QueueItem { uid: &uid, ..good }), (common, QueueItem { batch_name: &batch_name, ..good }), (common, QueueItem { sandbox: &path, ..good }),

@@ -13,14 +13,20 @@ use serde_json::{Value, json};
 
 use super::error::ApplyError;
 use super::found::{host_and_port, is_owned, signing_key};
-use super::names::{PORT, Role};
+use super::names::{Names, PORT, Role};
 use super::objects::Design;
-use crate::credentials::signing::{KEY_NAME, Right, SigningKey};
+use crate::credentials::Tenant;
+use crate::credentials::signing::{Good, KEY_NAME, Right, SigningKey};
 use crate::failpoint::{Point, around};
 use crate::kubernetes::{MANAGER, limited};
 
 /// Annotation of Secrets with tokens: which key has signed them.
 const SIGNED_BY: &str = "htc.cern.ch/signing-key";
+
+/// Annotation of these: from when the token is, in unix seconds.
+const MADE: &str = "htc.cern.ch/token-made";
+/// The token of a worker is good for so many seconds: for longer than the worker is there, unless a job runs longer than that.
+const WORKER_TOKEN: i64 = 30 * 24 * 3600;
 
 /// What there is of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,36 +85,75 @@ impl Applier {
         Ok(key)
     }
 
-    /// Each daemon's and the operator's: with the least rights that they need.
+    /// The signing key of a pool that has one.
+    pub async fn signing_key(&self, names: &Names) -> Result<SigningKey, ApplyError> {
+        signing_key(&self.client, names).await?.ok_or_else(|| ApplyError::KeyGone(names.signing_key()))
+    }
+
+    /// The token of a worker: in a Secret that goes with its pod, which has this uid. One that is there already stays.
+    pub async fn worker_token(
+        &self,
+        design: &Design<'_>,
+        (number, uid): (u32, &str),
+        tenant: &Tenant,
+        (key, now): (&SigningKey, i64),
+    ) -> Result<(), ApplyError> {
+        let names = design.names;
+        let (pod, name) = (names.worker(number), names.worker_token(number, tenant));
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &names.pool.namespace);
+        let there = limited("read the Secret", &name, api.get_opt(&name)).await?;
+        if let Some(secret) = &there {
+            let owners = secret.owner_references();
+            if owners.iter().any(|owner| owner.uid == uid) {
+                return Ok(());
+            }
+            // That of a former pod of this name, which the garbage collector has not deleted yet.
+            if !owners.iter().any(|owner| owner.kind == "Pod" && owner.name == pod) {
+                return Err(ApplyError::NotOurs { kind: "Secret".to_owned(), name });
+            }
+        }
+        let rights = [Right::Read, Right::AdvertiseMaster, Right::AdvertiseStartd];
+        let good = Good { from: now, until: Some(now + WORKER_TOKEN) };
+        let token = key.token(&names.trust_domain(), &tenant.identity(&names.domain()), &rights, good)?;
+        let data = json!({ "token": STANDARD.encode(format!("{token}\n")) });
+        let object = design.worker_secret(&name, (&pod, uid), &data);
+        match there {
+            None => self.create(&object).await?,
+            Some(_) => self.overwrite(&object).await?,
+        };
+        Ok(())
+    }
+
+    /// The central manager's, the schedd's and the operator's, which are made anew long before they end: with the least rights that they need.
     async fn tokens(&self, design: &Design<'_>, key: &SigningKey, now: i64) -> Result<(), ApplyError> {
         let names = design.names;
-        let rights = |role: Role| match role {
+        let of = |role: Role, rights: Vec<Right>| (names.token(role), names.identity(role), rights, true);
+        let holders = [
             // Who checks tokens has the key, and could make itself any.
-            Role::CentralManager => Vec::new(),
-            Role::Schedd => vec![Right::Read, Right::AdvertiseMaster, Right::AdvertiseSchedd],
-            Role::Worker => vec![Right::Read, Right::AdvertiseMaster, Right::AdvertiseStartd],
-        };
-        let daemons = [Role::CentralManager, Role::Schedd, Role::Worker]
-            .map(|role| (names.token(role), names.identity(role), rights(role), role != Role::Worker));
-        let operator = vec![Right::Read, Right::Write, Right::Administrator];
-        let operator = (names.operator_token(), names.operator(), operator, false);
+            of(Role::CentralManager, Vec::new()),
+            of(Role::Schedd, vec![Right::Read, Right::AdvertiseMaster, Right::AdvertiseSchedd]),
+            (names.operator_token(), names.operator(), vec![Right::Read, Right::Write, Right::Administrator], false),
+        ];
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &names.pool.namespace);
-        for (name, identity, rights, with_key) in daemons.into_iter().chain([operator]) {
+        let good = Good::renewed(now);
+        for (name, identity, rights, with_key) in holders {
             let there = limited("read the Secret", &name, api.get_opt(&name)).await?;
             if let Some(secret) = &there {
                 if !is_owned(secret, design.names) {
                     return Err(ApplyError::NotOurs { kind: "Secret".to_owned(), name });
                 }
-                if secret.annotations().get(SIGNED_BY) == Some(&key.fingerprint()) {
+                let is = |annotation: &str, value: &String| secret.annotations().get(annotation) == Some(value);
+                if is(SIGNED_BY, &key.fingerprint()) && is(MADE, &good.from.to_string()) {
                     continue;
                 }
             }
-            let token = key.token(&names.trust_domain(), &identity, &rights, now)?;
+            let token = key.token(&names.trust_domain(), &identity, &rights, good)?;
             let mut data = json!({ "token": STANDARD.encode(format!("{token}\n")) });
             if with_key {
                 data[KEY_NAME] = STANDARD.encode(key.file()).into();
             }
-            let object = design.secret(&name, &json!({ SIGNED_BY: key.fingerprint() }), &data);
+            let object =
+                design.secret(&name, &json!({ SIGNED_BY: key.fingerprint(), MADE: good.from.to_string() }), &data);
             match there {
                 None => self.make(&object).await?,
                 Some(_) => self.overwrite(&object).await?,

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::apply::{Applied, Applier};
 use super::config::POD_UID;
-use super::demand::{image, may_ask, waits};
+use super::demand::{image, may_ask, shared, waits};
 use super::error::ApplyError;
 use super::groups::{Group, scale_pool};
 use super::names::{BadName, Names};
@@ -197,7 +197,7 @@ impl Caretaker {
         let askers: Vec<Asker<'_>> = asking.map(|(object, work)| asker(object, *work)).collect();
         let demand = Demand::of(spec, &askers);
         memory.notice(&pods, now());
-        memory.keep(&demand.asked(spec));
+        memory.keep(&demand.asked(&design));
         let there = memory.there(&pods, &self.names);
         let Ok(wanted) = demand.wanted(&design, &there, now()) else { return calm };
         let most = demand.most();
@@ -214,17 +214,20 @@ impl Caretaker {
         }
         pace.note(&groups, asked, soon);
         if self.charge.fence.check().is_ok() {
+            if let Err(error) = self.give_tokens(&design, &pods, memory).await {
+                tracing::warn!(%error, "a worker waits for its token; it is tried again");
+            }
             if let Err(error) = self.carry_out(&plans, &wanted, pool, &design, &pods, memory).await {
                 tracing::warn!(%error, "the workers of the pool are not as they should be; it is tried again");
             }
-            self.tell_lacks(&mine, memory).await;
+            self.tell_lacks(spec, &mine, memory).await;
             groups = memory.evidence(&pods, &self.names, &wanted, now());
             let mut said = vec![workers_said(&groups, &plans, memory), images_said(memory)];
             said.extend(Self::shadows(&object, pool).map(shadows_said));
             if let Err(error) = self.publish(&object, (&counts(&groups), &said)).await {
                 tracing::warn!(%error, "the status of the workers is not written");
             }
-            self.tell_owners(&mine, &groups, memory).await;
+            self.tell_owners(spec, &mine, &groups, memory).await;
         }
         let again = plans.values().filter_map(|plan| plan.again).min();
         let again = again.map_or(calm, |again| Duration::from_secs(u64::try_from(again - now()).unwrap_or(0)));
@@ -261,14 +264,14 @@ impl Caretaker {
     }
 
     /// `HTCJob`s whose jobs wait for workers that their image cannot be, say so: once.
-    async fn tell_lacks(&self, mine: &[(Arc<Observed>, Option<Work>)], memory: &mut Memory) {
+    async fn tell_lacks(&self, spec: &ManagedPool, mine: &[(Arc<Observed>, Option<Work>)], memory: &mut Memory) {
         if !memory.has_lacks() {
             return;
         }
         for (object, work) in mine {
             let (Ok(job), Some(uid), Some(work)) = (&object.0, object.uid(), work) else { continue };
             let named = image(job.spec.image()).to_owned();
-            let Some(lack) = memory.lack(&group(job, &uid)).map(str::to_owned) else { continue };
+            let Some(lack) = memory.lack(&group(spec, job, &uid)).map(str::to_owned) else { continue };
             if waits(job, work) && memory.is_news(uid) {
                 let message =
                     format!("no worker of HTCPool {} can be made of the image {named}: {lack}", self.names.pool);
@@ -281,6 +284,7 @@ impl Caretaker {
     /// `HTCJob`s that have workers of their own say how many there are.
     async fn tell_owners(
         &self,
+        spec: &ManagedPool,
         mine: &[(Arc<Observed>, Option<Work>)],
         groups: &BTreeMap<Group, Evidence>,
         memory: &Memory,
@@ -290,7 +294,7 @@ impl Caretaker {
             if job.spec.mini_cluster.is_none() {
                 continue;
             }
-            let its = group(job, &uid);
+            let its = group(spec, job, &uid);
             let status = own_said(groups.get(&its), memory.lack(&its));
             if self.charge.pools.set_own_workers(&Uid::from(uid.as_str()), status) {
                 let _ = self.charge.wake.send(ObjectRef::from_obj(&**object)).await;
@@ -354,6 +358,25 @@ impl Caretaker {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Workers whose pods were made, and whose Secrets were not, because the operator ended in between.
+    async fn give_tokens(
+        &self,
+        design: &Design<'_>,
+        pods: &[Arc<KubePod>],
+        memory: &mut Memory,
+    ) -> Result<(), ApplyError> {
+        let lacking = memory.without_token(pods, &self.names);
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let key = self.applier.signing_key(&self.names).await?;
+        for (number, uid, tenant) in lacking {
+            self.applier.worker_token(design, (number, &uid), &tenant, (&key, now())).await?;
+            memory.has_token(uid);
+        }
+        Ok(())
+    }
+
     async fn make(
         &self,
         group: &Group,
@@ -362,6 +385,10 @@ impl Caretaker {
         design: &Design<'_>,
         memory: &mut Memory,
     ) -> Result<(), ApplyError> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let (key, tenant) = (self.applier.signing_key(&self.names).await?, kind.tenant());
         for number in numbers {
             let object = design.worker(*number, kind);
             let template = object["metadata"]["annotations"][TEMPLATE].as_str().unwrap_or_default();
@@ -370,7 +397,10 @@ impl Caretaker {
             match around(Point::BeforeWorkerMade, made, Point::AfterWorkerMade).await {
                 Ok(object) => {
                     tracing::info!(image = kind.image, "worker {} is made", self.names.worker(*number));
+                    let uid = object.uid().unwrap_or_default();
                     memory.made.is_there(*number, object.uid());
+                    self.applier.worker_token(design, (*number, &uid), &tenant, (&key, now())).await?;
+                    memory.has_token(uid);
                 }
                 // It is there already, and the watch has not told it yet.
                 Err(ApplyError::Changed { .. }) => memory.made.is_there(*number, None),
@@ -422,11 +452,11 @@ fn asker(object: &Observed, work: Option<Work>) -> Asker<'_> {
 }
 
 /// Whose workers run its jobs.
-fn group(job: &HTCJob, uid: &str) -> Group {
+fn group(pool: &ManagedPool, job: &HTCJob, uid: &str) -> Group {
     if job.spec.mini_cluster.is_some() {
         Group::HTCJob(uid.to_owned())
     } else {
-        Group::Image(image(job.spec.image()).to_owned())
+        Group::Shared(shared(pool, job.spec.image(), &job.namespace().unwrap_or_default()))
     }
 }
 

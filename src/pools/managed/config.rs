@@ -21,6 +21,9 @@ pub const POD_UID: &str = "HTCPodUID";
 /// Attribute of slots: the image that the worker is a container of. `job.sh` runs the payload there, and in no container of its own.
 pub const WORKER_IMAGE: &str = "HTCWorkerImage";
 
+/// Attribute of slots: the HTCondor user whose jobs alone start there, or [`SHARED`].
+const WORKER_OWNER: &str = "HTCWorkerOwner";
+
 /// Where HTCondor is in its own image, and in those that it is brought into.
 pub const RELEASE: &str = "/htcondor";
 /// Folder of the configuration.
@@ -161,9 +164,12 @@ pub fn condor_config(names: &Names, role: Role) -> String {
     set("COLLECTOR_HOST", &format!("$(CONDOR_HOST):{PORT}"));
     set("SHARED_PORT_PORT", &PORT);
     set("SEC_TOKEN_ISSUER_KEY", &KEY_NAME);
-    set("MYSELF", &names.identity(role));
-    let [central_manager, schedd, worker] =
-        [Role::CentralManager, Role::Schedd, Role::Worker].map(|role| names.identity(role));
+    // Workers of different tenants are different to the collector.
+    set("MYSELF", &if role == Role::Worker { "$ENV(WORKER_IDENTITY)".to_owned() } else { names.identity(role) });
+    let [central_manager, schedd] = [Role::CentralManager, Role::Schedd].map(|role| names.identity(role));
+    // The second is that of workers from before tenants had names of their own: they advertise until their jobs have ended. A job that
+    // requires an identity runs on none of them.
+    let workers = format!("{} {}", names.any_worker(), names.identity(Role::Worker));
     set("SPOOL", &if role == Role::Worker { format!("{LOCAL}/spool") } else { format!("{SPOOL}/spool") });
     for interval in ["UPDATE_INTERVAL", "MASTER_UPDATE_INTERVAL", "NEGOTIATOR_UPDATE_INTERVAL", "SCHEDD_INTERVAL"] {
         set(interval, &UPDATE_INTERVAL);
@@ -178,9 +184,9 @@ pub fn condor_config(names: &Names, role: Role) -> String {
         Role::CentralManager => {
             // Who is an administrator here may have any daemon of the pool drain itself: they leave the right to do so with their ads.
             set("ALLOW_ADMINISTRATOR", &format!("{central_manager} {}", names.operator()));
-            set("ALLOW_ADVERTISE_MASTER", &format!("{central_manager} {schedd} {worker}"));
+            set("ALLOW_ADVERTISE_MASTER", &format!("{central_manager} {schedd} {workers}"));
             set("ALLOW_ADVERTISE_SCHEDD", &schedd);
-            set("ALLOW_ADVERTISE_STARTD", &worker);
+            set("ALLOW_ADVERTISE_STARTD", &workers);
             text.push_str(CENTRAL_MANAGER);
         }
         Role::Schedd => {
@@ -200,9 +206,15 @@ pub fn condor_config(names: &Names, role: Role) -> String {
             set(POD_UID, &"\"$ENV(POD_UID)\"");
             set(WORKER_IMAGE, &"\"$ENV(WORKER_IMAGE)\"");
             set(WORKER_MINI_CLUSTER, &"\"$ENV(WORKER_MINI_CLUSTER)\"");
+            set(WORKER_OWNER, &"\"$ENV(WORKER_OWNER)\"");
             let own = format!("(TARGET.{MINI_CLUSTER} ?: \"{SHARED}\") =?= {WORKER_MINI_CLUSTER}");
-            set("START", &format!("TARGET.{IMAGE} =?= {WORKER_IMAGE} && {own}"));
-            set("STARTD_ATTRS", &format!("$(STARTD_ATTRS) {POD_UID} {WORKER_IMAGE} {WORKER_MINI_CLUSTER}"));
+            // Those of the operator itself are from before each namespace had a name of its own.
+            let owner = format!(
+                "({WORKER_OWNER} == \"{SHARED}\" || TARGET.Owner =?= {WORKER_OWNER} || TARGET.Owner =?= \"{OPERATOR}\")"
+            );
+            set("START", &format!("TARGET.{IMAGE} =?= {WORKER_IMAGE} && {own} && {owner}"));
+            let told = [POD_UID, WORKER_IMAGE, WORKER_MINI_CLUSTER, WORKER_OWNER].join(" ");
+            set("STARTD_ATTRS", &format!("$(STARTD_ATTRS) {told}"));
             text.push_str(WORKER);
         }
     }
@@ -226,7 +238,8 @@ mod tests {
         let names = Names::new(&pool, "0123456789").unwrap();
         let allowed = |role: Role, level: &str| {
             let config = condor_config(&names, role);
-            let text = value(&config, level).unwrap().trim().replace("$(MYSELF)", &names.identity(role));
+            let myself = value(&config, "MYSELF").unwrap().trim();
+            let text = value(&config, level).unwrap().trim().replace("$(MYSELF)", myself);
             text.replace("@p.n.htcpool", "")
         };
         let writers = Role::iter().map(|role| allowed(role, "ALLOW_WRITE"));
@@ -237,8 +250,10 @@ mod tests {
             ["*@$(UID_DOMAIN)", "operator ns-* schedd central-manager", "*@$(UID_DOMAIN)"]
         );
         let administrators = Role::iter().map(|role| allowed(role, "ALLOW_ADMINISTRATOR"));
-        assert_eq!(administrators.collect::<Vec<_>>(), ["central-manager operator", "schedd", "worker"]);
-        for (level, who) in [("MASTER", "central-manager schedd worker"), ("SCHEDD", "schedd"), ("STARTD", "worker")] {
+        assert_eq!(administrators.collect::<Vec<_>>(), ["central-manager operator", "schedd", "$ENV(WORKER_IDENTITY)"]);
+        for (level, who) in
+            [("MASTER", "central-manager schedd worker-* worker"), ("SCHEDD", "schedd"), ("STARTD", "worker-* worker")]
+        {
             let level = format!("ALLOW_ADVERTISE_{level}");
             let all = Role::iter().map(|role| allowed(role, &level));
             assert_eq!(all.collect::<Vec<_>>(), [who, "", ""], "{level}");
@@ -290,12 +305,16 @@ mod tests {
     }
 
     #[test]
-    fn only_jobs_of_its_image_and_of_its_htcjob_start_on_a_worker() {
+    fn only_jobs_of_its_image_and_of_its_tenant_start_on_a_worker() {
         let names = Names::new(&ObjectName { namespace: "n".to_owned(), name: "p".to_owned() }, "0123456789").unwrap();
         let config = condor_config(&names, Role::Worker);
-        let start = " TARGET.HTCImage =?= HTCWorkerImage && (TARGET.HTCMiniCluster ?: \"-\") =?= HTCWorkerMiniCluster";
+        let start = " TARGET.HTCImage =?= HTCWorkerImage && (TARGET.HTCMiniCluster ?: \"-\") =?= HTCWorkerMiniCluster \
+                     && (HTCWorkerOwner == \"-\" || TARGET.Owner =?= HTCWorkerOwner || TARGET.Owner =?= \"operator\")";
         assert_eq!(value(&config, "START"), Some(start));
         let told = value(&config, "STARTD_ATTRS").unwrap();
-        assert!(["HTCWorkerImage", "HTCWorkerMiniCluster"].iter().all(|name| told.contains(name)), "{told}");
+        assert!(
+            ["HTCWorkerImage", "HTCWorkerMiniCluster", "HTCWorkerOwner"].iter().all(|name| told.contains(name)),
+            "{told}"
+        );
     }
 }

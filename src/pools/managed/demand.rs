@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt as _;
 
+use super::groups::Shared;
 use super::objects::{WorkerSize, worker_image};
 use super::work::{Rest, Work};
-use crate::api::{HTCJob, HTCJobSpec, HTCPoolSpec, ManagedPool, MiniCluster, Observed};
+use crate::api::{HTCJob, HTCJobSpec, HTCPoolSpec, Isolation, ManagedPool, MiniCluster, Observed};
 use crate::condor::htcopts::{HtcOpts, Policy};
 use crate::workers::Planner;
 
@@ -100,19 +101,30 @@ fn is_of_registry(image: &str) -> bool {
         && image.chars().all(|c| c.is_ascii_alphanumeric() || "-._/:@".contains(c))
 }
 
-/// How many workers of each image the jobs of these HTCJobs fill: those that run, those that wait, and those that are yet to be
+/// The workers that an HTCJob of this namespace shares with others, if it names this image.
+#[must_use]
+pub fn shared(pool: &ManagedPool, wanted: &str, namespace: &str) -> Shared {
+    let namespace = match pool.workers.isolation {
+        Isolation::Namespace => Some(namespace.to_owned()),
+        Isolation::None => None,
+    };
+    Shared { image: image(wanted).to_owned(), namespace }
+}
+
+/// How many workers of each group the jobs of these HTCJobs fill: those that run, those that wait, and those that are yet to be
 /// submitted. Those that have workers of their own fill none.
 #[must_use]
-pub fn needed<'a>(pool: &ManagedPool, jobs: impl IntoIterator<Item = (&'a HTCJob, Work)>) -> BTreeMap<String, u32> {
-    let mut parts: BTreeMap<String, u64> = BTreeMap::new();
+pub fn needed<'a>(pool: &ManagedPool, jobs: impl IntoIterator<Item = (&'a HTCJob, Work)>) -> BTreeMap<Shared, u32> {
+    let mut parts: BTreeMap<Shared, u64> = BTreeMap::new();
     for (job, work) in jobs.into_iter().filter(|(job, _)| job.spec.mini_cluster.is_none()) {
         let Ok(count @ 1..) = u64::try_from(wanting(job, &work)) else { continue };
         let Ok(fits) = fits(pool, &job.spec) else { continue };
-        let sum = parts.entry(image(job.spec.image()).to_owned()).or_default();
+        let group = shared(pool, job.spec.image(), &job.namespace().unwrap_or_default());
+        let sum = parts.entry(group).or_default();
         *sum = sum.saturating_add(count.saturating_mul(WHOLE).div_ceil(fits));
     }
     let whole = |parts: u64| u32::try_from(parts.div_ceil(WHOLE)).unwrap_or(u32::MAX);
-    parts.into_iter().map(|(image, parts)| (image, whole(parts))).collect()
+    parts.into_iter().map(|(group, parts)| (group, whole(parts))).collect()
 }
 
 /// Some of its jobs do not run yet.
@@ -253,7 +265,7 @@ mod tests {
         assert!(fits(&pool, &job.spec).is_err(), "without autoscaling none come");
         pool.workers.autoscaling = Some(Autoscaling::default());
         assert_eq!(fits(&pool, &job.spec).is_ok(), expected);
-        let workers = BTreeMap::from([(image(named).to_owned(), 2)]);
+        let workers = BTreeMap::from([(shared(&pool, named, ""), 2)]);
         assert_eq!(needed(&pool, [coming(&job)]), if expected { workers } else { BTreeMap::new() });
     }
 
@@ -350,11 +362,24 @@ mod tests {
     fn workers_are_filled_by_all_jobs_together() {
         let needed = |jobs: &[&HTCJob]| {
             let needed = needed(&pool(), jobs.iter().map(|job| coming(job)));
-            assert!(needed.keys().all(|image| image == "python:3.12"));
+            assert!(needed.keys().all(|group| group.image == "python:3.12"));
             needed.values().sum::<u32>()
         };
         assert_eq!(needed(&[&job(1, "1Gi", 9)]), 3);
         // Two of these and one of those fill less than two workers.
         assert_eq!(needed(&[&job(2, "1Gi", 1), &job(1, "1Gi", 2), &job(1, "2Gi", 1)]), 2);
+    }
+
+    #[rstest]
+    #[case::unless_the_pool_says_otherwise(Isolation::Namespace, 2)]
+    #[case::but_for_all(Isolation::None, 1)]
+    fn jobs_of_two_namespaces_fill_workers_of_their_own(#[case] isolation: Isolation, #[case] expected: u32) {
+        let mut pool = pool();
+        pool.workers.isolation = isolation;
+        let mut jobs = [job(2, "1Gi", 1), job(2, "1Gi", 1)];
+        jobs[0].metadata.namespace = Some("a".to_owned());
+        jobs[1].metadata.namespace = Some("b".to_owned());
+        let needed = needed(&pool, jobs.iter().map(coming));
+        assert_eq!(needed.values().sum::<u32>(), expected, "{needed:?}");
     }
 }

@@ -11,24 +11,40 @@ const GIVES_BACK: u32 = 3;
 /// Workers that are decided about together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
-    /// Those of an image that are no HTCJob's own.
-    Image(String),
+    /// Those that HTCJobs share.
+    Shared(Shared),
     /// Those of one HTCJob, by its uid.
     HTCJob(String),
 }
 
-/// What there should be of all images together.
+/// Workers that HTCJobs share.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Shared {
+    /// What they are containers of.
+    pub image: String,
+    /// The namespace whose jobs alone run there. None: those of all namespaces.
+    pub namespace: Option<String>,
+}
+
+/// What there should be of all shared workers together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// As many of the pool's own image as somebody has written, and none of others.
     Replicas(u32),
+    /// The same, divided among the namespaces whose jobs need them.
+    Divided {
+        /// How many.
+        replicas: u32,
+        /// Workers that the jobs of each group fill.
+        needed: BTreeMap<Shared, u32>,
+    },
     /// As many as the jobs need.
     Follow {
-        /// Workers that the jobs of each image fill.
-        needed: BTreeMap<String, u32>,
+        /// Workers that the jobs of each group fill.
+        needed: BTreeMap<Shared, u32>,
         /// Fewest of the pool's own image.
         min: u32,
-        /// Most of all images together.
+        /// Most of all groups together.
         max: u32,
         /// How long one has had nothing to do when it goes, in seconds.
         after: i64,
@@ -67,14 +83,15 @@ impl There {
 }
 
 impl Wish {
-    /// Images that workers are asked for; `own`: that of the pool.
+    /// Groups that workers are asked for; `own`: that of the pool.
     #[must_use]
-    pub fn asked<'a>(&'a self, own: &'a str) -> BTreeSet<&'a str> {
+    pub fn asked<'a>(&'a self, own: &'a Shared) -> BTreeSet<&'a Shared> {
         let (fewest, needed) = match self {
             Self::Replicas(replicas) => (*replicas, None),
+            Self::Divided { replicas, needed } => (*replicas, Some(needed)),
             Self::Follow { needed, min, .. } => (*min, Some(needed)),
         };
-        let needed = needed.into_iter().flatten().filter(|(_, needed)| **needed > 0).map(|(image, _)| image.as_str());
+        let needed = needed.into_iter().flatten().filter(|(_, needed)| **needed > 0).map(|(group, _)| group);
         needed.chain((fewest > 0).then_some(own)).collect()
     }
 
@@ -82,75 +99,149 @@ impl Wish {
     #[must_use]
     pub const fn most(&self) -> u32 {
         match self {
-            Self::Replicas(replicas) => *replicas,
+            Self::Replicas(replicas) | Self::Divided { replicas, .. } => *replicas,
             Self::Follow { max, .. } => *max,
         }
     }
 
-    /// What there should be of each image: of the pool's `own`, of those that jobs need, and of those `there`.
+    /// What there should be of each group: of the pool's `own`, of those that jobs need, and of those `there`.
     ///
-    /// Where `max` is too small for all of them each gets one more in turn, so none gets all. Images of which it is `unknown` what is
-    /// needed keep what they have before others get anything.
+    /// Where `max` is too small for all of them each namespace gets one more in turn, and in it each image: so none gets all. Groups of
+    /// which it is `unknown` what is needed keep what they have before others get anything.
     #[must_use]
     pub fn goals(
         &self,
-        own: &str,
-        there: &BTreeMap<String, There>,
-        unknown: &BTreeSet<String>,
+        own: &Shared,
+        there: &BTreeMap<Shared, There>,
+        unknown: &BTreeSet<Shared>,
         now: i64,
-    ) -> BTreeMap<String, Goal> {
-        let images = there.keys().map(String::as_str).chain([own]).map(str::to_owned);
+    ) -> BTreeMap<Shared, Goal> {
+        let divided = |needed: &BTreeMap<Shared, u32>, fewest: u32, max: u32| {
+            Division { own, there, unknown, now, max }.of(needed, fewest.min(max))
+        };
         match self {
             Self::Replicas(replicas) => {
-                let of = |image: String| {
-                    let replicas = if image == own { *replicas } else { 0 };
-                    (image, Goal::Replicas(replicas))
+                let of = |group: Shared| {
+                    let replicas = if group == *own { *replicas } else { 0 };
+                    (group, Goal::Replicas(replicas))
                 };
-                images.map(of).collect()
+                there.keys().chain([own]).cloned().map(of).collect()
+            }
+            Self::Divided { replicas, needed } => {
+                let given = divided(needed, *replicas, *replicas).into_iter();
+                given.map(|(group, (_, given))| (group, Goal::Replicas(given))).collect()
             }
             Self::Follow { needed, min, max, after } => {
-                let mut asked: BTreeMap<String, u32> = images.map(|image| (image, 0)).collect();
-                asked.extend(needed.iter().map(|(image, needed)| (image.clone(), *needed)));
-                let most = |image: &str| there.get(image).map_or(u32::MAX, |there| there.most(now));
-                for (image, asked) in &mut asked {
-                    *asked = (*asked).min(most(image));
-                }
-                let fewest = (*min).min(*max).min(most(own));
-                let alive = |image: &String| there.get(image).map_or(0, |there| there.alive);
-                let mut kept: BTreeMap<String, u32> =
-                    unknown.iter().map(|image| (image.clone(), alive(image))).collect();
-                let owns = kept.entry(own.to_owned()).or_default();
-                *owns = fewest.max(*owns);
-                let given = share(&asked, kept, *max);
-                let goal = |needed: u32| Goal::Follow { needed, min: 0, max: needed, after: *after };
-                given.into_iter().map(|(image, given)| (image, goal(given))).collect()
+                let goal = |(group, (asked, given)): (Shared, (u32, u32))| {
+                    // What is its own namespace's is no other one's when a job ends there: it is given back as soon as its jobs have ended.
+                    let goal = if group.namespace.is_some() && given < asked {
+                        Goal::Replicas(given)
+                    } else {
+                        Goal::Follow { needed: given, min: 0, max: given, after: *after }
+                    };
+                    (group, goal)
+                };
+                divided(needed, *min, *max).into_iter().map(goal).collect()
             }
         }
     }
 }
 
-/// What each gets of `max`: one more in turn, as long as it asks for more than it is `given` already.
-pub(super) fn share(
-    asked: &BTreeMap<String, u32>,
-    mut given: BTreeMap<String, u32>,
+/// Divides workers among the groups that need them.
+struct Division<'a> {
+    own: &'a Shared,
+    there: &'a BTreeMap<Shared, There>,
+    unknown: &'a BTreeSet<Shared>,
+    now: i64,
     max: u32,
-) -> BTreeMap<String, u32> {
-    let mut left = max.saturating_sub(given.values().sum());
-    for name in asked.keys() {
-        given.entry(name.clone()).or_default();
+}
+
+impl Division<'_> {
+    /// What each group asks for and gets. There are at least `fewest` of the pool's own image.
+    fn of(&self, needed: &BTreeMap<Shared, u32>, fewest: u32) -> BTreeMap<Shared, (u32, u32)> {
+        let mut asked: BTreeMap<Shared, u32> =
+            self.there.keys().chain([self.own]).map(|group| (group.clone(), 0)).collect();
+        asked.extend(needed.iter().map(|(group, needed)| (group.clone(), (*needed).min(self.most(group)))));
+        let mut given: BTreeMap<Shared, u32> =
+            self.unknown.iter().map(|group| (group.clone(), self.alive(group))).collect();
+        let of_own: BTreeMap<Shared, u32> = asked
+            .iter()
+            .filter(|(group, _)| self.is_of_own(group))
+            .map(|(group, asked)| (group.clone(), *asked))
+            .collect();
+        // The fewest are for whom of the own image they are needed by, and what is left of them is ready for the next one.
+        let others: u32 = given.iter().filter(|(group, _)| !self.is_of_own(group)).map(|(_, given)| *given).sum();
+        given = share(&of_own, given, fewest.saturating_add(others), |group| group.namespace.clone());
+        self.keep(&mut given, fewest);
+        let given = share(&asked, given, self.max, |group| group.namespace.clone());
+        given
+            .into_iter()
+            .map(|(group, given)| (group.clone(), (asked.get(&group).copied().unwrap_or_default(), given)))
+            .collect()
     }
-    loop {
-        let before = left;
-        for (name, given) in &mut given {
-            if left > 0 && asked.get(name).is_some_and(|asked| asked > given) {
-                *given += 1;
+
+    /// Those of the fewest that no jobs need stay what they are, or become the pool's own.
+    fn keep(&self, given: &mut BTreeMap<Shared, u32>, fewest: u32) {
+        let has: u32 = given.iter().filter(|(group, _)| self.is_of_own(group)).map(|(_, given)| *given).sum();
+        let mut left = fewest.saturating_sub(has);
+        let others = self.there.keys().filter(|group| self.is_of_own(group) && *group != self.own);
+        for group in others {
+            let given = given.entry(group.clone()).or_default();
+            let more = self.alive(group).min(self.most(group)).saturating_sub(*given).min(left);
+            *given += more;
+            left -= more;
+        }
+        let own = given.entry(self.own.clone()).or_default();
+        *own = (*own).max(own.saturating_add(left).min(self.most(self.own)));
+    }
+
+    fn is_of_own(&self, group: &Shared) -> bool {
+        group.image == self.own.image && group.namespace.is_some() == self.own.namespace.is_some()
+    }
+
+    fn alive(&self, group: &Shared) -> u32 {
+        self.there.get(group).map_or(0, |there| there.alive)
+    }
+
+    fn most(&self, group: &Shared) -> u32 {
+        self.there.get(group).map_or(u32::MAX, |there| there.most(self.now))
+    }
+}
+
+/// What each gets of `max`: each owner in turn gets one more for that of its groups that has got least here, as long as it asks for more
+/// than it is `given` already.
+pub(super) fn share<K: Clone + Ord, O: Ord>(
+    asked: &BTreeMap<K, u32>,
+    mut given: BTreeMap<K, u32>,
+    max: u32,
+    owner: impl Fn(&K) -> O,
+) -> BTreeMap<K, u32> {
+    let mut left = max.saturating_sub(given.values().sum());
+    for group in asked.keys() {
+        given.entry(group.clone()).or_default();
+    }
+    let before = given.clone();
+    let mut each: BTreeMap<O, Vec<&K>> = BTreeMap::new();
+    for group in asked.keys() {
+        each.entry(owner(group)).or_default().push(group);
+    }
+    while left > 0 {
+        let mut satisfied = true;
+        for groups in each.values() {
+            let has = |group: &K| given.get(group).copied().unwrap_or_default();
+            let lacking = groups.iter().filter(|group| asked.get(**group).is_some_and(|asked| *asked > has(group)));
+            let least = lacking.min_by_key(|group| has(group) - before.get(**group).copied().unwrap_or_default());
+            if let (true, Some(group)) = (left > 0, least) {
+                *given.entry((*group).clone()).or_default() += 1;
                 left -= 1;
+                satisfied = false;
             }
         }
-        if left == before {
-            return given;
+        if satisfied {
+            break;
         }
     }
+    given
 }
 
 /// Most workers that stay.
@@ -169,7 +260,7 @@ pub fn scale_pool(groups: &BTreeMap<Group, Evidence>, most: Most) -> BTreeMap<Gr
         groups.iter().filter(|(group, _)| which(group)).map(|(group, its)| (group.clone(), its.clone())).collect()
     };
     let (mut shared, mut own) =
-        (of(|group| matches!(group, Group::Image(_))), of(|group| matches!(group, Group::HTCJob(_))));
+        (of(|group| matches!(group, Group::Shared(_))), of(|group| matches!(group, Group::HTCJob(_))));
     let all = groups.values().flat_map(|group| &group.workers).map(|worker| worker.number);
     let mut taken: BTreeSet<u32> = all.collect();
     for evidence in shared.values_mut() {

@@ -59,6 +59,11 @@ impl Made {
         }
     }
 
+    /// One with this uid was made, and the watch has not shown it yet.
+    pub(super) fn has(&self, uid: &str) -> bool {
+        self.0.values().any(|one| one.uid.as_deref() == Some(uid))
+    }
+
     /// The API server has refused it.
     pub(super) fn refused(&mut self, number: u32) {
         self.0.remove(&number);
@@ -112,7 +117,7 @@ mod tests {
     }
 
     fn group() -> Group {
-        Group::Image("i".to_owned())
+        Group::Shared(super::super::groups::Shared { image: "i".to_owned(), namespace: None })
     }
 
     fn pod(number: u32, uid: &str) -> KubePod {

@@ -28,7 +28,7 @@ pub fn asks(pool: &ManagedPool, job: &HTCJob, work: &Work, uid: &str, name: &Obj
     let size = WorkerSize::of(pool, Some(own)).ok()?;
     let template = own.template.clone().unwrap_or_default();
     let whose = OwnWorker { uid: uid.to_owned(), name: name.clone(), template };
-    let kind = WorkerKind { image: image(job.spec.image()).to_owned(), size, own: Some(whose) };
+    let kind = WorkerKind { image: image(job.spec.image()).to_owned(), size, namespace: None, own: Some(whose) };
     let has_begun = work.begun || work.active() > 0;
     let going = job.metadata.deletion_timestamp.is_some();
     let fits = fits(pool, &job.spec);
@@ -55,7 +55,7 @@ pub fn goals(
     let may = |uid: &String, count: u32| count.min(there.get(uid).map_or(u32::MAX, |there| there.most(now)));
     let mut counts: BTreeMap<String, u32> = there.keys().map(|uid| (uid.clone(), 0)).collect();
     counts.extend(asked.iter().map(|(uid, count)| (uid.clone(), may(uid, *count))));
-    let given = share(&counts, BTreeMap::new(), max);
+    let given = share(&counts, BTreeMap::new(), max, |_| ());
     let goal = |(uid, count): (String, u32)| {
         let ended = asked.get(&uid).is_none_or(|count| *count == 0);
         let goal = Goal::Follow { needed: count, min: 0, max: count, after: if ended { 0 } else { after } };

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::api::ObjectName;
+use crate::api::{Isolation, ObjectName};
+use crate::credentials::Tenant;
 use crate::credentials::signing::Signer;
 
 /// Longest name of a managed `HTCPool`: names of pods are its own and a few words more, and may have 63 characters.
@@ -91,6 +92,12 @@ impl Names {
         format!("{role}@{}", self.domain())
     }
 
+    /// In whose name all workers may speak, whatever their tenant; as HTCondor matches names.
+    #[must_use]
+    pub fn any_worker(&self) -> String {
+        format!("{}-*@{}", Role::Worker, self.domain())
+    }
+
     /// In whose name this operator speaks.
     #[must_use]
     pub fn operator(&self) -> String {
@@ -115,6 +122,13 @@ impl Names {
         self.object(&format!("{role}-token"))
     }
 
+    /// The Secret with the token of one worker. Its name is another one for each tenant, so that a pod never finds what a former pod of
+    /// its name had.
+    #[must_use]
+    pub fn worker_token(&self, number: u32, tenant: &Tenant) -> String {
+        self.object(&format!("{tenant}-{number}"))
+    }
+
     /// The Secret with the operator's token.
     #[must_use]
     pub fn operator_token(&self) -> String {
@@ -129,9 +143,9 @@ impl Names {
 
     /// Who makes tokens for the HTCJobs of each namespace.
     #[must_use]
-    pub fn signer(&self) -> Signer {
+    pub fn signer(&self, isolation: Isolation) -> Signer {
         let key = ObjectName { namespace: self.pool.namespace.clone(), name: self.signing_key() };
-        Signer { key, trust_domain: self.trust_domain(), domain: self.domain() }
+        Signer { key, trust_domain: self.trust_domain(), domain: self.domain(), isolation }
     }
 
     /// The collector, as pods find it.
@@ -165,6 +179,9 @@ mod tests {
         for other in ["lhc-worker", "lhc-worker-", "lhc-worker-x", "lhc-schedd-0", "lhc2-worker-1"] {
             assert_eq!(names.worker_number(other), None, "{other}");
         }
+        let own = [Tenant::Everybody, Tenant::Namespace("atlas".to_owned()), Tenant::HTCJob("u-1".to_owned())];
+        let secrets = own.map(|tenant| names.worker_token(3, &tenant));
+        assert_eq!(secrets, ["lhc-worker-shared-3", "lhc-worker-ns-atlas-3", "lhc-worker-mc-u-1-3"]);
         assert_eq!(names.trust_domain(), "01234567.lhc.physics.htcpool");
         assert_eq!(names.identity(Role::CentralManager), "central-manager@lhc.physics.htcpool");
     }

@@ -25,7 +25,9 @@ pub const DRAIN: &str = "htc.cern.ch/drain";
 pub const IMAGE: &str = "htc.cern.ch/image";
 /// Label of workers of one HTCJob: its uid.
 pub const MINI_CLUSTER: &str = "htc.cern.ch/mini-cluster";
-/// Annotation of them: its namespace and name.
+/// Label of workers that one namespace has to itself: its name.
+pub const NAMESPACE: &str = "htc.cern.ch/worker-of";
+/// Annotation of workers of one HTCJob: its namespace and name.
 pub const MINI_CLUSTER_OF: &str = "htc.cern.ch/mini-cluster-of";
 /// Name of the container with the daemons.
 const CONTAINER: &str = "condor";
@@ -84,6 +86,15 @@ impl Design<'_> {
         object["metadata"]["annotations"] = annotations.clone();
         object["type"] = "Opaque".into();
         object["data"] = data.clone();
+        object
+    }
+
+    /// The Secret with the token of a worker, which goes with the worker's pod.
+    #[must_use]
+    pub fn worker_secret(&self, name: &str, (pod, uid): (&str, &str), data: &Value) -> Value {
+        let mut object = self.secret(name, &json!({}), data);
+        merge(&mut object["metadata"]["labels"], &self.selector(Role::Worker));
+        object["metadata"]["ownerReferences"] = json!([{ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid, "controller": true, "blockOwnerDeletion": false }]);
         object
     }
 
@@ -177,7 +188,7 @@ impl Design<'_> {
         let role = Role::CentralManager;
         let mut object = self.object("apps/v1", "Deployment", &self.names.of(role));
         let resources = resources(self.spec.central_manager.resources.as_ref(), ("100m", "256Mi"));
-        let mut template = self.pod(role, &self.spec.image, &resources, &[]);
+        let mut template = self.pod(role, &self.spec.image, &resources, &[], &self.names.token(role));
         let spool = if self.spec.central_manager.storage.is_some() {
             json!({ "name": "spool", "persistentVolumeClaim": { "claimName": self.names.of(role) } })
         } else {
@@ -216,7 +227,7 @@ impl Design<'_> {
             "replicas": 1,
             "serviceName": self.names.of(role),
             "selector": { "matchLabels": self.selector(role) },
-            "template": self.pod(role, &self.spec.image, &resources, &[]),
+            "template": self.pod(role, &self.spec.image, &resources, &[], &self.names.token(role)),
             "persistentVolumeClaimRetentionPolicy": { "whenDeleted": deleted, "whenScaled": "Retain" },
             "volumeClaimTemplates": [{
                 "apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -272,9 +283,10 @@ fn digest(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pools::managed::groups::Shared;
 
     fn kind(design: &Design<'_>, image: &str) -> WorkerKind {
-        WorkerKind::shared(design.spec, image).unwrap()
+        WorkerKind::shared(design.spec, &Shared { image: image.to_owned(), namespace: None }).unwrap()
     }
 
     fn with(spec: &ManagedPool, look: impl FnOnce(&Design<'_>)) {
@@ -314,7 +326,7 @@ mod tests {
             };
             assert!(!mounts(&worker["spec"]["containers"][0]).contains(&"secret".to_owned()));
             let text = worker.to_string();
-            assert!(text.contains("lhc-worker-token") && !text.contains("lhc-signing-key"), "{text}");
+            assert!(text.contains("lhc-worker-shared-0") && !text.contains("lhc-signing-key"), "{text}");
         });
     }
 
@@ -419,7 +431,7 @@ mod tests {
             let template = own.template.clone().unwrap();
             let size = WorkerSize::of(design.spec, Some(&own)).unwrap();
             let own = Some(OwnWorker { uid: "u-1".to_owned(), name, template });
-            let worker = design.worker(3, &WorkerKind { image: "i".to_owned(), size, own });
+            let worker = design.worker(3, &WorkerKind { image: "i".to_owned(), size, namespace: None, own });
             assert_eq!(worker["metadata"]["labels"][MINI_CLUSTER], "u-1");
             assert_eq!(worker["metadata"]["annotations"][MINI_CLUSTER_OF], "a/j");
             let pod = &worker["spec"];

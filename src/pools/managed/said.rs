@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::groups::Group;
+use super::groups::{Group, Shared};
 use super::scale::{Answer, Evidence, Plan, Pod, Slot, Worker};
 use super::seen::Memory;
 use super::shadow::Shadows;
@@ -34,10 +34,10 @@ impl Said {
     }
 }
 
-/// Those that are no HTCJob's own, by image.
-fn shared(groups: &BTreeMap<Group, Evidence>) -> impl Iterator<Item = (&String, &Evidence)> + Clone {
+/// Those that are no HTCJob's own.
+fn shared(groups: &BTreeMap<Group, Evidence>) -> impl Iterator<Item = (&Shared, &Evidence)> + Clone {
     groups.iter().filter_map(|(group, evidence)| match group {
-        Group::Image(image) => Some((image, evidence)),
+        Group::Shared(shared) => Some((shared, evidence)),
         Group::HTCJob(_) => None,
     })
 }
@@ -75,14 +75,14 @@ pub(super) fn own_said(evidence: Option<&Evidence>, lack: Option<&str>) -> MiniC
 /// What is to be said of the images.
 pub(super) fn images_said(memory: &Memory) -> Said {
     let failing = memory.failing();
-    let each: Vec<String> = failing
-        .iter()
-        .filter_map(|(group, why)| match group {
-            Group::Image(image) => Some(format!("{image}: {why}")),
-            // The HTCJob says so itself.
-            Group::HTCJob(_) => None,
-        })
-        .collect();
+    let images = failing.iter().filter_map(|(group, why)| match group {
+        Group::Shared(shared) => Some((&shared.image, *why)),
+        // The HTCJob says so itself.
+        Group::HTCJob(_) => None,
+    });
+    // An image is the same for all namespaces.
+    let images: BTreeMap<&String, &str> = images.collect();
+    let each: Vec<String> = images.iter().map(|(image, why)| format!("{image}: {why}")).collect();
     if each.is_empty() {
         let message = "no image is known that workers cannot be made of".to_owned();
         return Said { kind: IMAGES_USABLE, status: ConditionStatus::True, reason: "NoneFails", message };
@@ -100,11 +100,12 @@ pub(super) fn workers_said(groups: &BTreeMap<Group, Evidence>, plans: &BTreeMap<
     let wanted: u64 = shared(groups).map(|(_, group)| u64::from(group.goal.wanted())).sum();
     let wanted = i32::try_from(wanted).unwrap_or(i32::MAX);
     let no = |reason, message| Said { kind: WORKERS_READY, status: ConditionStatus::False, reason, message };
-    let group = |image: &String| Group::Image(image.clone());
-    let held = |image: &String| plans.get(&group(image)).is_some_and(|plan| plan.held_until.is_some());
-    let fails = |(image, group): &(&String, &Evidence)| held(image) || group.deaths.is_hopeless();
-    if let Some((image, count)) = shared(groups).find(fails).map(|(image, group)| (image, group.deaths.count)) {
-        let next = memory.lack(&group(image)).unwrap_or("look at the pods' events and at spec.managed.workers");
+    let group = |shared: &Shared| Group::Shared(shared.clone());
+    let held = |shared: &Shared| plans.get(&group(shared)).is_some_and(|plan| plan.held_until.is_some());
+    let fails = |(shared, group): &(&Shared, &Evidence)| held(shared) || group.deaths.is_hopeless();
+    if let Some((failing, count)) = shared(groups).find(fails).map(|(failing, group)| (failing, group.deaths.count)) {
+        let image = &failing.image;
+        let next = memory.lack(&group(failing)).unwrap_or("look at the pods' events and at spec.managed.workers");
         let message = format!(
             "workers of the image {image} end shortly after they begin ({count} so far): {next}; the next one is made after a pause"
         );
@@ -184,7 +185,7 @@ mod tests {
     }
 
     fn image(name: &str) -> Group {
-        Group::Image(name.to_owned())
+        Group::Shared(Shared { image: name.to_owned(), namespace: None })
     }
 
     fn one(evidence: Evidence, memory: &Memory) -> Said {

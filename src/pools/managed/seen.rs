@@ -8,17 +8,24 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod 
 use kube::ResourceExt as _;
 
 use super::config::UPDATE_INTERVAL;
-use super::groups::{Group, There};
+use super::groups::{Group, Shared, There};
 use super::made::Made;
 use super::names::Names;
-use super::objects::{CHECK_CONTAINER, DRAIN, IMAGE, MINI_CLUSTER, TEMPLATE, WorkerKind};
+use super::objects::{CHECK_CONTAINER, DRAIN, IMAGE, MINI_CLUSTER, NAMESPACE, TEMPLATE, WorkerKind};
 use super::scale::{Answer, Deaths, Evidence, Goal, Pod, Slot, Worker};
 use crate::api::text::{WORDS, harmless};
 use crate::condor::startds::{Startds, Who};
+use crate::credentials::Tenant;
 use crate::machine::facts::Unknown;
 
 /// A worker that ends by itself within so many seconds has hardly worked.
 const TOO_SOON: i64 = 120;
+/// After so many seconds another worker takes the place of one: well before the end of its token.
+const LIFE: i64 = 14 * 24 * 3600;
+/// Workers that were made together are replaced so many seconds one after another.
+const STEP: i64 = 3600;
+/// And in so many steps.
+const STEPS: u32 = 48;
 /// An answer is good for so many seconds.
 const GOOD_FOR: i64 = 60;
 /// Exit code of a master whose startd has been drained.
@@ -43,6 +50,8 @@ pub(super) struct Memory {
     drained: HashSet<String>,
     /// Those whose end has been counted, or whose image was waited for in vain.
     ended: HashSet<String>,
+    /// Those whose Secret has been seen to, by their uids.
+    tokens: HashSet<String>,
     /// Those that were asked for and are not shown yet.
     pub(super) made: Made,
     deaths: BTreeMap<Group, Deaths>,
@@ -77,6 +86,21 @@ impl Memory {
             }
         }
         self.answer = Some((now, answer));
+    }
+
+    /// Workers that have not begun and whose Secret nobody has seen to: their numbers, uids and tenants.
+    pub(super) fn without_token(&self, pods: &[Arc<KubePod>], names: &Names) -> Vec<(u32, String, Tenant)> {
+        let waiting = pods.iter().filter(|pod| matches!(state(pod), Pod::Waiting { .. }));
+        let lacking = waiting.filter_map(|pod| {
+            let (number, uid) = (names.worker_number(&pod.name_any())?, pod.uid()?);
+            (!self.tokens.contains(&uid)).then(|| (number, uid, tenant_of(pod)))
+        });
+        lacking.collect()
+    }
+
+    /// The Secret of this worker is there.
+    pub(super) fn has_token(&mut self, uid: String) {
+        self.tokens.insert(uid);
     }
 
     /// This worker has accepted to drain.
@@ -143,6 +167,7 @@ impl Memory {
         let there: HashSet<String> = pods.iter().filter_map(|pod| pod.uid()).collect();
         self.drained.retain(|uid| there.contains(uid));
         self.ended.retain(|uid| there.contains(uid));
+        self.tokens.retain(|uid| there.contains(uid) || self.made.has(uid));
         for pod in pods {
             let (uid, group) = (pod.uid().unwrap_or_default(), group_of(pod));
             match state(pod) {
@@ -214,12 +239,15 @@ impl Memory {
                 Some(startd) if startd.busy => Slot::Busy,
                 Some(_) => Slot::Idle { since: self.idle.get(&who).copied().unwrap_or(now) },
             };
+            let number = names.worker_number(&pod.name_any())?;
             Some(Worker {
-                number: names.worker_number(&pod.name_any())?,
+                number,
                 pod: state(pod),
                 slot,
                 // One that waits for its image in vain is withdrawn.
-                current: pod.annotations().get(TEMPLATE).is_some_and(is_current) && !self.ended.contains(&uid),
+                current: pod.annotations().get(TEMPLATE).is_some_and(is_current)
+                    && !self.ended.contains(&uid)
+                    && !is_old(pod, number, now),
                 drained: self.drained.contains(&uid),
             })
         };
@@ -260,6 +288,21 @@ impl Memory {
     }
 }
 
+/// Its token ends before long.
+fn is_old(pod: &KubePod, number: u32, now: i64) -> bool {
+    let made = pod.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0.as_second());
+    now - made >= LIFE + i64::from(number % STEPS) * STEP
+}
+
+/// Whose jobs it runs.
+fn tenant_of(pod: &KubePod) -> Tenant {
+    match group_of(pod) {
+        Group::HTCJob(uid) => Tenant::HTCJob(uid),
+        Group::Shared(Shared { namespace: Some(namespace), .. }) => Tenant::Namespace(namespace),
+        Group::Shared(Shared { namespace: None, .. }) => Tenant::Everybody,
+    }
+}
+
 /// HTCondor was told to drain it, or was to be told: it may have refused.
 pub(super) fn is_marked(pod: &KubePod) -> bool {
     pod.annotations().contains_key(DRAIN)
@@ -270,11 +313,10 @@ fn who(pod: &KubePod, names: &Names) -> Who {
     Who { id: pod.uid().unwrap_or_default(), name: names.startd(&pod.name_any()) }
 }
 
-/// Whose it is, or what it is a container of.
+/// Whose it is, or what it is a container of and for whom.
 fn group_of(pod: &KubePod) -> Group {
-    pod.labels()
-        .get(MINI_CLUSTER)
-        .map_or_else(|| Group::Image(image_of(pod).to_owned()), |uid| Group::HTCJob(uid.clone()))
+    let shared = || Shared { image: image_of(pod).to_owned(), namespace: pod.labels().get(NAMESPACE).cloned() };
+    pod.labels().get(MINI_CLUSTER).map_or_else(|| Group::Shared(shared()), |uid| Group::HTCJob(uid.clone()))
 }
 
 /// The image that a worker is a container of, as HTCJobs name it: a cluster may get it from elsewhere.

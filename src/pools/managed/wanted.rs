@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::demand::{image, needed};
-use super::groups::{Group, Most, There, Wish};
+use super::demand::{needed, shared};
+use super::groups::{Group, Most, Shared, There, Wish};
 use super::mini::{Asks, asks, goals};
 use super::objects::{Design, WorkerKind, worker_image};
 use super::scale::Goal;
 use super::seen::Wanted;
 use super::work::Work;
-use crate::api::{HTCJob, ManagedPool, ObjectName, QuantityError};
+use crate::api::{HTCJob, Isolation, ManagedPool, ObjectName, QuantityError};
 
 /// How long a worker has had no job when it goes, in seconds, where nobody says it.
 const AFTER: u32 = 300;
@@ -28,10 +28,10 @@ pub(super) struct Asker<'a> {
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Demand {
-    /// Of workers that all share.
+    /// Of workers that HTCJobs share.
     wish: Wish,
-    /// Images of `HTCJob`s of which it is not known what they have to do: no worker that there is goes for that.
-    unknown: BTreeSet<String>,
+    /// Those of `HTCJob`s of which it is not known what they have to do: no worker that there is goes for that.
+    unknown: BTreeSet<Shared>,
     /// Of workers of one `HTCJob`, by its uid; none of one that cannot be read, or of which it is not known what it has to do.
     own: BTreeMap<String, Option<Asks>>,
     /// Most of these.
@@ -47,10 +47,14 @@ impl Demand {
             number.map_or(default, |number| u32::try_from(number).unwrap_or_default())
         };
         let after = number(spec.workers.autoscaling.as_ref().and_then(|own| own.scale_down_after_seconds), AFTER);
-        let wish = match &spec.workers.autoscaling {
-            None => Wish::Replicas(number(spec.workers.replicas, 0)),
-            Some(autoscaling) => Wish::Follow {
-                needed: needed(spec, askers.iter().filter_map(|asker| Some((asker.job?, asker.work?)))),
+        let needed = || needed(spec, askers.iter().filter_map(|asker| Some((asker.job?, asker.work?))));
+        let wish = match (&spec.workers.autoscaling, spec.workers.isolation) {
+            (None, Isolation::None) => Wish::Replicas(number(spec.workers.replicas, 0)),
+            (None, Isolation::Namespace) => {
+                Wish::Divided { replicas: number(spec.workers.replicas, 0), needed: needed() }
+            }
+            (Some(autoscaling), _) => Wish::Follow {
+                needed: needed(),
                 min: number(autoscaling.min, 0),
                 max: number(Some(autoscaling.max), 0),
                 after: after.into(),
@@ -64,9 +68,11 @@ impl Demand {
             };
             Some((uid.clone(), asked))
         });
-        let unknown = askers.iter().filter(|asker| asker.work.is_none()).filter_map(|asker| asker.job);
-        let unknown = unknown.filter(|job| job.spec.mini_cluster.is_none());
-        let unknown = unknown.map(|job| image(job.spec.image()).to_owned()).collect();
+        let unknown = askers.iter().filter(|asker| asker.work.is_none()).filter_map(|asker| {
+            let job = asker.job.filter(|job| job.spec.mini_cluster.is_none())?;
+            Some(shared(spec, job.spec.image(), &asker.name.namespace))
+        });
+        let unknown = unknown.collect();
         let most_own = spec.workers.mini_clusters.as_ref().map_or(0, |own| number(Some(own.max), 0));
         Self { wish, unknown, own: own.collect(), most_own, after: after.into() }
     }
@@ -77,16 +83,17 @@ impl Demand {
 
     /// It changes with the jobs.
     pub(super) fn follows(&self, spec: &ManagedPool) -> bool {
-        matches!(self.wish, Wish::Follow { .. }) || spec.workers.mini_clusters.is_some()
+        matches!(self.wish, Wish::Follow { .. } | Wish::Divided { .. }) || spec.workers.mini_clusters.is_some()
     }
 
     /// Whom workers are asked for.
-    pub(super) fn asked(&self, spec: &ManagedPool) -> BTreeSet<Group> {
-        let images = self.wish.asked(image(worker_image(spec))).into_iter().map(|image| Group::Image(image.to_owned()));
+    pub(super) fn asked(&self, design: &Design<'_>) -> BTreeSet<Group> {
+        let of_pool = of_pool(design);
+        let shared = self.wish.asked(&of_pool).into_iter().cloned().map(Group::Shared);
         let asks = |asked: &Option<Asks>| asked.as_ref().is_none_or(|asked| asked.count > 0);
         let own = self.own.iter().filter(|(_, asked)| asks(asked)).map(|(uid, _)| Group::HTCJob(uid.clone()));
-        let unknown = self.unknown.iter().cloned().map(Group::Image);
-        images.chain(unknown).chain(own).collect()
+        let unknown = self.unknown.iter().cloned().map(Group::Shared);
+        shared.chain(unknown).chain(own).collect()
     }
 
     /// What there should be of each group that is asked for or there.
@@ -99,18 +106,24 @@ impl Demand {
         there: &BTreeMap<Group, There>,
         now: i64,
     ) -> Result<BTreeMap<Group, Wanted>, QuantityError> {
-        let (mut images, mut own) = (BTreeMap::new(), BTreeMap::new());
+        let (mut shared, mut own) = (BTreeMap::new(), BTreeMap::new());
         for (group, there) in there {
             match group {
-                Group::Image(image) => images.insert(image.clone(), *there),
+                Group::Shared(group) => shared.insert(group.clone(), *there),
                 Group::HTCJob(uid) => own.insert(uid.clone(), *there),
             };
         }
         let mut wanted = BTreeMap::new();
-        for (image, goal) in self.wish.goals(image(worker_image(design.spec)), &images, &self.unknown, now) {
-            let kind = WorkerKind::shared(design.spec, &image)?;
-            let template = Some(design.worker_template(&kind));
-            wanted.insert(Group::Image(image), Wanted { goal, template, kind: Some(kind) });
+        let isolated = design.spec.workers.isolation == Isolation::Namespace;
+        for (group, goal) in self.wish.goals(&of_pool(design), &shared, &self.unknown, now) {
+            let its = if group.namespace.is_some() == isolated {
+                let kind = WorkerKind::shared(design.spec, &group)?;
+                Wanted { goal, template: Some(design.worker_template(&kind)), kind: Some(kind) }
+            } else {
+                // From before workers had tenants: no job is to begin there, and those that run come to their end.
+                Wanted { goal, template: Some(String::new()), kind: None }
+            };
+            wanted.insert(Group::Shared(group), its);
         }
         let counts = self.own.iter().filter_map(|(uid, asked)| Some((uid.clone(), asked.as_ref()?.count)));
         let counts = counts.filter(|(uid, count)| *count > 0 || own.contains_key(uid)).collect();
@@ -133,6 +146,11 @@ impl Demand {
         }
         Ok(wanted)
     }
+}
+
+/// Those that are there before jobs need any.
+fn of_pool(design: &Design<'_>) -> Shared {
+    shared(design.spec, worker_image(design.spec), &design.names.pool.namespace)
 }
 
 #[cfg(test)]
@@ -196,7 +214,7 @@ mod tests {
         let job = job();
         let jobs = [("u-1", Some(&job), Some(running())), ("u-2", Some(&job), Some(ended()))];
         let wanted = wanted(&pool(), &jobs, &[]);
-        assert_eq!(wanted[&Group::Image("i".to_owned())].goal, Goal::Replicas(2));
+        assert_eq!(wanted[&Group::Shared(shared(&pool(), "i", "n"))].goal, Goal::Replicas(2));
         // The pool has room for three of nine.
         assert_eq!(wanted[&its("u-1")].goal.wanted(), 3);
         assert_eq!(wanted[&its("u-1")].kind.as_ref().unwrap().own.as_ref().unwrap().name, name("u-1"));
@@ -239,7 +257,7 @@ mod tests {
         job.spec.mini_cluster = None;
         pool.workers.replicas = None;
         pool.workers.autoscaling = Some(Autoscaling { max: 9, ..Autoscaling::default() });
-        let image = Group::Image("i".to_owned());
+        let image = Group::Shared(shared(&pool, "i", "n"));
         let demand = |work: Option<Work>| {
             Demand::of(&pool, &[Asker { uid: "u".to_owned(), name: name("u"), job: Some(&job), work }])
         };
@@ -251,7 +269,11 @@ mod tests {
         };
         assert_eq!((goal(None, 3), goal(None, 0), goal(Some(Work::default()), 3)), (3, 0, 0));
         // Nor is it forgotten before why others have ended.
-        assert_eq!(demand(None).asked(&pool), BTreeSet::from([image.clone()]));
-        assert!(demand(Some(Work::default())).asked(&pool).is_empty());
+        let asked = |demand: Demand| {
+            let names = Names::new(&name("p"), "0123456789").unwrap();
+            demand.asked(&Design { names: &names, spec: &pool, operator: &name("o") })
+        };
+        assert_eq!(asked(demand(None)), BTreeSet::from([image.clone()]));
+        assert!(asked(demand(Some(Work::default()))).is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! Pools that the operator runs: their objects on a real API server, and their pods on a node that this test plays.
 
+mod forged;
 mod hostile;
 mod images;
 mod left;
@@ -27,6 +28,7 @@ use node::{Node, names, services};
 pub use steps::LETS_GO;
 
 on_versions! {
+    both: tokens_are_renewed_while_daemons_run;
     trixie: what_is_made_is_the_pools_own_and_restricted, tokens_let_each_do_what_it_needs_and_no_more;
     sid: jobs_run_through_a_pool_of_its_own;
     long: it_grows_with_the_jobs_and_shrinks_without_them;
@@ -205,6 +207,11 @@ fn tool(here: &Namespace<'_>, config: &Path, name: &str) -> Command {
     command
 }
 
+/// The Secret with the token of a worker that this namespace has to itself.
+fn worker_secret(namespace: &str, number: u32) -> String {
+    format!("own-worker-ns-{namespace}-{number}")
+}
+
 /// What the schedd of the pool is called.
 fn schedd(here: &Namespace<'_>) -> String {
     format!("schedd@own.{}.htcpool", here.name)
@@ -226,17 +233,18 @@ fn tokens_let_each_do_what_it_needs_and_no_more(version: Version) {
     let cluster = Cluster::start(version, true);
     let here = cluster.namespace();
     Node::run(&cluster.bed, &here.name, version, |_| {
-        apply(&here, pool(&fixed(0)));
+        apply(&here, pool(&fixed(1)));
         wait_ready(&here, POOL, "Answering");
+        wait_workers(&here, 1);
         let at_collector = |who: &str| rights(&here, &format!("own-{who}-token"), "collector").join(" ");
         // Who may be an administrator may write, too: there is nothing to write to a collector but what is advertised.
         assert_eq!(at_collector("operator"), "read write administrator");
         assert_eq!(at_collector("schedd"), "read advertise_schedd advertise_master");
-        assert_eq!(at_collector("worker"), "read advertise_startd advertise_master");
-        let at_schedd = |who: &str| rights(&here, &format!("own-{who}-token"), "schedd").join(" ");
-        assert_eq!(at_schedd("operator"), "read write");
+        let at = |place: &str| rights(&here, &worker_secret(&here.name, 0), place).join(" ");
+        assert_eq!(at("collector"), "read advertise_startd advertise_master");
+        assert_eq!(rights(&here, "own-operator-token", "schedd").join(" "), "read write");
         // The queue has the jobs of all namespaces.
-        assert_eq!(at_schedd("worker"), "");
+        assert_eq!(at("schedd"), "");
 
         let mut object = lasting("own-secret");
         object["spec"]["credentialsSecretName"] = "mine".into();
@@ -245,6 +253,41 @@ fn tokens_let_each_do_what_it_needs_and_no_more(version: Version) {
         assert!(message.contains("without spec.credentialsSecretName"), "{message}");
         assert_eq!(here.get("own-secret")["status"]["attempt"], Value::Null);
         here.delete("own-secret");
+        delete(&here, POOL);
+    });
+}
+
+/// Tokens that are old are made anew, and come to daemons that run.
+fn tokens_are_renewed_while_daemons_run(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let here = cluster.namespace();
+    Node::run(&cluster.bed, &here.name, version, |node| {
+        apply(&here, pool(&fixed(0)));
+        wait_ready(&here, POOL, "Answering");
+        let secrets = ["own-central-manager-token", "own-schedd-token", "own-operator-token"];
+        let tokens = || secrets.map(|secret| here.secret_entry(secret, "token"));
+        let before = tokens();
+        for secret in secrets {
+            here.kubectl(&["annotate", "secret", secret, "--overwrite", "htc.cern.ch/token-made=1"]);
+        }
+        cluster.bed.kill_operator();
+        cluster.bed.start_operator();
+        wait_for("all tokens to be new", PATIENCE, || {
+            let now = tokens();
+            if now.iter().zip(&before).all(|(now, before)| now != before) { Ok(()) } else { Err(format!("{now:?}")) }
+        })
+        .unwrap();
+        for (role, secret) in [("central-manager", secrets[0]), ("schedd", secrets[1])] {
+            let pod = node.pods(role).remove(0);
+            let wanted = here.secret_entry(secret, "token");
+            wait_for("the daemons to have it", PATIENCE, || {
+                let has = std::fs::read_to_string(node.folder(&pod).join("local/tokens.d/token")).unwrap_or_default();
+                if has == wanted { Ok(()) } else { Err(has) }
+            })
+            .unwrap();
+            assert_eq!(node.pods(role)[0]["metadata"]["uid"], pod["metadata"]["uid"], "it runs on");
+        }
+        assert_eq!(rights(&here, secrets[1], "collector").join(" "), "read advertise_schedd advertise_master");
         delete(&here, POOL);
     });
 }
@@ -454,7 +497,7 @@ fn owned_and_let_in(here: &Namespace<'_>) {
         "Secret own-signing-key",
         "Secret own-central-manager-token",
         "Secret own-schedd-token",
-        "Secret own-worker-token",
+        "Secret own-worker-ns-{namespace}-0",
         "Secret own-operator-token",
         "Deployment own-central-manager",
         "StatefulSet own-schedd",
@@ -463,12 +506,17 @@ fn owned_and_let_in(here: &Namespace<'_>) {
         "PersistentVolumeClaim own-central-manager",
         "Pod own-worker-0",
     ] {
-        assert!(found.iter().any(|item| item == expected), "{expected} is not in {found:?}");
+        let expected = expected.replace("{namespace}", &here.name);
+        assert!(found.contains(&expected), "{expected} is not in {found:?}");
     }
     assert_eq!(found.len(), 14, "{found:?}");
     for item in items {
         let owner = &item["metadata"]["ownerReferences"][0];
-        assert_eq!((&owner["uid"], &owner["kind"]), (&uid, &"HTCPool".into()), "{item:#}");
+        if item["metadata"]["labels"]["htc.cern.ch/role"] == "worker" && item["kind"] == "Secret" {
+            assert_eq!((&owner["name"], &owner["kind"]), (&"own-worker-0".into(), &"Pod".into()), "{item:#}");
+        } else {
+            assert_eq!((&owner["uid"], &owner["kind"]), (&uid, &"HTCPool".into()), "{item:#}");
+        }
         // Pods of these templates are let in here; a worker is in already.
         if item["spec"]["template"].is_object() {
             let mut pod =
@@ -494,6 +542,7 @@ fn refused(here: &Namespace<'_>) {
             "allowedImages needs autoscaling or miniClusters",
         ),
         (r#"{"spec":{"managed":{"workers":{"allowedImages":["a*b"]}}}}"#, "should match"),
+        (r#"{"spec":{"managed":{"workers":{"isolation":"None"}}}}"#, "the isolation of the workers cannot be changed"),
         (r#"{"spec":{"managed":{"schedd":{"storage":{"size":"2Gi"}}}}}"#, "the volume of the queue cannot be changed"),
         (r#"{"spec":{"external":{"collector":"c","schedd":"s","credentialsSecretName":"x"}}}"#, "either"),
         (r#"{"spec":{"managed":null}}"#, "either"),

@@ -49,7 +49,7 @@ mod tests {
             taken: BTreeSet::new(),
             room: 1,
         };
-        BTreeMap::from([(Group::Image("i".to_owned()), evidence)])
+        BTreeMap::from([(Group::HTCJob("u".to_owned()), evidence)])
     }
 
     #[test]

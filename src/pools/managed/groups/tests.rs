@@ -6,9 +6,20 @@ use crate::pools::managed::scale::{Answer, Drain, Slot};
 
 const NOW: i64 = 1_000_000;
 
+fn of(image: &str) -> Shared {
+    Shared { image: image.to_owned(), namespace: None }
+}
+
 fn wants(needed: &[(&str, u32)], min: u32, max: u32) -> Wish {
-    let needed = needed.iter().map(|(image, needed)| ((*image).to_owned(), *needed)).collect();
+    let needed = needed.iter().map(|(image, needed)| (of(image), *needed)).collect();
     Wish::Follow { needed, min, max, after: 300 }
+}
+
+/// By image, where workers are for all namespaces.
+fn goals(wish: &Wish, there: &BTreeMap<String, There>, unknown: &BTreeSet<String>) -> BTreeMap<String, Goal> {
+    let there = there.iter().map(|(image, there)| (of(image), *there)).collect();
+    let unknown = unknown.iter().map(|image| of(image)).collect();
+    wish.goals(&of("own"), &there, &unknown, NOW).into_iter().map(|(group, goal)| (group.image, goal)).collect()
 }
 
 #[rstest]
@@ -27,7 +38,7 @@ fn images_share_what_there_may_be(
     #[case] max: u32,
     #[case] expected: &[(&str, u32)],
 ) {
-    let goals = wants(needed, min, max).goals("own", &BTreeMap::new(), &BTreeSet::new(), NOW);
+    let goals = self::goals(&wants(needed, min, max), &BTreeMap::new(), &BTreeSet::new());
     let wanted: Vec<(&str, u32)> = goals.iter().map(|(image, goal)| (image.as_str(), goal.wanted())).collect();
     assert_eq!(wanted, expected);
 }
@@ -48,7 +59,7 @@ fn no_worker_goes_for_what_is_not_known(
 ) {
     let of = |(image, alive): &(&str, u32)| ((*image).to_owned(), There { alive: *alive, ..There::default() });
     let (there, unknown) = (alive.iter().map(of).collect(), BTreeSet::from(["a".to_owned()]));
-    let goals = wants(needed, min, max).goals("own", &there, &unknown, NOW);
+    let goals = self::goals(&wants(needed, min, max), &there, &unknown);
     let wanted: Vec<(&str, u32)> = goals.iter().map(|(image, goal)| (image.as_str(), goal.wanted())).collect();
     assert_eq!(wanted, expected);
 }
@@ -56,8 +67,8 @@ fn no_worker_goes_for_what_is_not_known(
 #[test]
 fn what_is_there_and_not_needed_has_a_goal() {
     let old = BTreeMap::from([("old".to_owned(), There::default())]);
-    assert_eq!(wants(&[], 0, 5).goals("own", &old, &BTreeSet::new(), NOW)["old"].wanted(), 0);
-    let fixed = Wish::Replicas(2).goals("own", &old, &BTreeSet::new(), NOW);
+    assert_eq!(goals(&wants(&[], 0, 5), &old, &BTreeSet::new())["old"].wanted(), 0);
+    let fixed = goals(&Wish::Replicas(2), &old, &BTreeSet::new());
     assert_eq!(fixed, BTreeMap::from([("old".to_owned(), Goal::Replicas(0)), ("own".to_owned(), Goal::Replicas(2))]));
 }
 
@@ -75,7 +86,7 @@ fn an_image_that_fails_gives_its_share_to_the_others(
     #[case] expected: u32,
 ) {
     let there = BTreeMap::from([("a".to_owned(), There { alive, deaths: Deaths { count, last: NOW - ago } })]);
-    let goals = wants(&[("a", 9), ("own", 9)], 0, 4).goals("own", &there, &BTreeSet::new(), NOW);
+    let goals = self::goals(&wants(&[("a", 9), ("own", 9)], 0, 4), &there, &BTreeSet::new());
     assert_eq!((goals["a"].wanted(), goals["own"].wanted()), (expected, 4 - expected));
 }
 
@@ -83,13 +94,13 @@ fn an_image_that_fails_gives_its_share_to_the_others(
 fn the_fewest_are_not_kept_for_an_image_that_fails() {
     let failing = There { deaths: Deaths { count: 3, last: NOW }, ..There::default() };
     let there = BTreeMap::from([("own".to_owned(), failing)]);
-    let goals = wants(&[("a", 9)], 2, 4).goals("own", &there, &BTreeSet::new(), NOW);
+    let goals = self::goals(&wants(&[("a", 9)], 2, 4), &there, &BTreeSet::new());
     assert_eq!((goals["a"].wanted(), goals["own"].wanted()), (4, 0));
 }
 
 #[test]
 fn images_are_asked_for_by_jobs_and_by_what_is_written() {
-    let asked = |wish: &Wish| wish.asked("own").into_iter().map(str::to_owned).collect::<Vec<_>>();
+    let asked = |wish: &Wish| wish.asked(&of("own")).into_iter().map(|group| group.image.clone()).collect::<Vec<_>>();
     assert_eq!(asked(&wants(&[("a", 1), ("b", 0)], 0, 4)), ["a"]);
     assert_eq!(asked(&wants(&[("a", 1)], 1, 4)), ["a", "own"]);
     assert_eq!((asked(&Wish::Replicas(1)), asked(&Wish::Replicas(0))), (vec!["own".to_owned()], vec![]));
@@ -133,7 +144,7 @@ fn worker(number: u32, slot: Slot) -> Worker {
 
 fn groups(wish: &Wish, there: &[(&str, Vec<Worker>)]) -> BTreeMap<String, Evidence> {
     let known = there.iter().map(|(image, _)| ((*image).to_owned(), There::default())).collect();
-    let goals = wish.goals("own", &known, &BTreeSet::new(), NOW);
+    let goals = self::goals(wish, &known, &BTreeSet::new());
     let of = |(image, goal): (String, Goal)| {
         let its = there.iter().filter(|(other, _)| *other == image);
         let workers = its.flat_map(|(_, workers)| workers.clone()).collect();
@@ -189,7 +200,7 @@ fn workers_of_htcjobs_have_room_of_their_own_and_no_number_is_given_twice() {
         Evidence { now: NOW, goal, workers, answer, deaths, taken, room: u32::MAX }
     };
     let (image, its, other) =
-        (Group::Image("own".to_owned()), Group::HTCJob("u-1".to_owned()), Group::HTCJob("u-2".to_owned()));
+        (Group::Shared(of("own")), Group::HTCJob("u-1".to_owned()), Group::HTCJob("u-2".to_owned()));
     let groups = BTreeMap::from([
         (image.clone(), group(3, vec![worker(0, Slot::Busy)])),
         (its.clone(), group(3, vec![worker(2, Slot::Busy)])),
@@ -307,5 +318,92 @@ proptest! {
             }
         }
         prop_assert!(left.iter().all(|(_, left)| *left == 0), "{left:?} {there:?}");
+    }
+}
+
+/// Workers of a pool of namespace `home` that one namespace has to itself.
+mod of_namespaces {
+    use super::*;
+
+    fn its(namespace: &str) -> Shared {
+        Shared { image: "own".to_owned(), namespace: Some(namespace.to_owned()) }
+    }
+
+    fn counts(text: &[(&str, u32)]) -> BTreeMap<Shared, u32> {
+        text.iter().map(|(namespace, count)| (its(namespace), *count)).collect()
+    }
+
+    fn alive(text: &[(&str, u32)]) -> BTreeMap<Shared, There> {
+        let there = |(group, alive)| (group, There { alive, ..There::default() });
+        counts(text).into_iter().map(there).collect()
+    }
+
+    fn goals(wish: &Wish, there: &[(&str, u32)]) -> BTreeMap<String, Goal> {
+        let goals = wish.goals(&its("home"), &alive(there), &BTreeSet::new(), NOW);
+        goals.into_iter().map(|(group, goal)| (group.namespace.unwrap(), goal)).collect()
+    }
+
+    #[rstest]
+    #[case::they_are_ready_in_the_pools_own(&[], &[], &[("home", 3)])]
+    #[case::or_where_they_are(&[], &[("a", 2)], &[("a", 2), ("home", 1)])]
+    #[case::where_jobs_need_them(&[("a", 9)], &[("home", 3)], &[("a", 3), ("home", 0)])]
+    #[case::in_turn(&[("a", 9), ("b", 9)], &[], &[("a", 2), ("b", 1), ("home", 0)])]
+    #[case::whoever_has_them(&[("b", 1)], &[("a", 3)], &[("a", 2), ("b", 1), ("home", 0)])]
+    #[case::no_more_than_there_are(&[("b", 3)], &[("a", 3)], &[("a", 0), ("b", 3), ("home", 0)])]
+    fn as_many_as_are_written_are_divided(
+        #[case] needed: &[(&str, u32)],
+        #[case] there: &[(&str, u32)],
+        #[case] expected: &[(&str, u32)],
+    ) {
+        let goals = goals(&Wish::Divided { replicas: 3, needed: counts(needed) }, there);
+        let wanted: Vec<(&str, u32)> =
+            goals.iter().map(|(namespace, goal)| (namespace.as_str(), goal.wanted())).collect();
+        assert_eq!(wanted, expected);
+    }
+
+    #[test]
+    fn who_gets_fewer_than_it_asks_for_gives_back_those_with_jobs_and_nobody_else_does() {
+        let wish = |needed| Wish::Follow { needed: counts(needed), min: 0, max: 4, after: 300 };
+        let goals = goals(&wish(&[("a", 9), ("b", 1)]), &[("a", 4)]);
+        assert_eq!(goals["a"], Goal::Replicas(3));
+        assert_eq!(goals["b"], Goal::Follow { needed: 1, min: 0, max: 1, after: 300 });
+    }
+
+    #[test]
+    fn a_namespace_with_several_images_gets_no_more_than_the_others() {
+        let of = |namespace: &str, image: &str, needed: u32| {
+            (Shared { image: image.to_owned(), namespace: Some(namespace.to_owned()) }, needed)
+        };
+        let needed = BTreeMap::from([of("a", "x", 9), of("a", "y", 9), of("a", "z", 9), of("b", "x", 9)]);
+        let goals = Wish::Follow { needed, min: 0, max: 6, after: 300 }.goals(
+            &its("home"),
+            &BTreeMap::new(),
+            &BTreeSet::new(),
+            NOW,
+        );
+        let sum = |namespace: &str| -> u32 {
+            goals
+                .iter()
+                .filter(|(group, _)| group.namespace.as_deref() == Some(namespace))
+                .map(|(_, goal)| goal.wanted())
+                .sum()
+        };
+        assert_eq!((sum("a"), sum("b")), (3, 3), "{goals:?}");
+    }
+
+    /// One of `a` is busy for ever, as others of its jobs follow; `b` waits.
+    #[test]
+    fn one_namespace_does_not_hold_all_workers_for_ever() {
+        let wish = Wish::Divided { replicas: 2, needed: counts(&[("a", 9), ("b", 9)]) };
+        let busy = vec![worker(0, Slot::Busy), worker(1, Slot::Busy)];
+        let goals = wish.goals(&its("home"), &alive(&[("a", 2)]), &BTreeSet::new(), NOW);
+        let evidence = |(group, goal): (Shared, Goal)| {
+            let workers = if group == its("a") { busy.clone() } else { Vec::new() };
+            let (answer, deaths, taken, room) = (Answer::Known, Deaths::default(), BTreeSet::new(), u32::MAX);
+            (group, Evidence { now: NOW, goal, workers, answer, deaths, taken, room })
+        };
+        let plans = scale_all(&goals.into_iter().map(evidence).collect(), wish.most());
+        assert_eq!(plans[&its("a")].drain, [(1, Drain::Graceful)]);
+        assert_eq!(plans[&its("b")].make, Vec::<u32>::new(), "not before that one takes no more jobs");
     }
 }

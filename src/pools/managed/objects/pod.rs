@@ -2,10 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{CONTAINER, Design, IMAGE, MINI_CLUSTER, MINI_CLUSTER_OF, TEMPLATE, digest, merge, push};
+use super::{CONTAINER, Design, IMAGE, MINI_CLUSTER, MINI_CLUSTER_OF, NAMESPACE, TEMPLATE, digest, merge, push};
 use crate::api::{ManagedPool, MiniCluster, ObjectName, Quantity, QuantityError, WorkerTemplate};
 use crate::condor::description::SHARED;
+use crate::credentials::Tenant;
+use crate::credentials::signing::OF_NAMESPACE;
 use crate::pools::managed::config::{CONFIG, LOCAL, RELEASE, RESERVE_MIB, SECRET, SPOOL, condor_config};
+use crate::pools::managed::groups::Shared;
 use crate::pools::managed::names::{PORT, Role};
 use crate::pools::managed::shadow;
 
@@ -33,6 +36,18 @@ if [ -d /htcpool/spool ]; then mkdir -p /htcpool/spool/spool; fi
 # The folder itself is root's: nobody else may set its times.
 if [ -d /htcpool/tree ]; then cp -R -P -p /htcondor/* /htcpool/tree/; fi
 ";
+
+/// What runs in the pods of central manager and schedd: the token of a Secret that was written anew comes to HTCondor, which reads it
+/// whenever it authenticates itself. Workers are replaced instead.
+const RENEW: &str = r#"umask 077
+while sleep 30; do
+    if [ "$(cat /htcpool/secret/token)" != "$(cat /htcpool/local/tokens.d/token)" ]; then
+        cp /htcpool/secret/token /htcpool/local/token && mv /htcpool/local/token /htcpool/local/tokens.d/token
+    fi
+done &
+umask 022
+exec "$0" -f
+"#;
 
 /// In the image that jobs run in, with what its shell has itself. What it says is shown to users.
 const CHECK: &str = r#"missing=
@@ -68,7 +83,9 @@ pub struct WorkerKind {
     pub image: String,
     /// What jobs have there.
     pub size: WorkerSize,
-    /// Whose jobs alone it runs, if it is not for all.
+    /// The namespace whose jobs alone it runs, if it is one that HTCJobs share and not for all namespaces.
+    pub namespace: Option<String>,
+    /// The HTCJob whose jobs alone it runs, if it is not for several.
     pub own: Option<OwnWorker>,
 }
 
@@ -84,12 +101,23 @@ pub struct OwnWorker {
 }
 
 impl WorkerKind {
-    /// A worker that all jobs of its image share.
+    /// A worker that jobs of its image share.
     ///
     /// # Errors
     /// A quantity that is none.
-    pub fn shared(spec: &ManagedPool, image: &str) -> Result<Self, QuantityError> {
-        Ok(Self { image: image.to_owned(), size: WorkerSize::of(spec, None)?, own: None })
+    pub fn shared(spec: &ManagedPool, shared: &Shared) -> Result<Self, QuantityError> {
+        let Shared { image, namespace } = shared.clone();
+        Ok(Self { image, size: WorkerSize::of(spec, None)?, namespace, own: None })
+    }
+
+    /// Whose jobs it runs.
+    #[must_use]
+    pub fn tenant(&self) -> Tenant {
+        match (&self.own, &self.namespace) {
+            (Some(own), _) => Tenant::HTCJob(own.uid.clone()),
+            (None, Some(namespace)) => Tenant::Namespace(namespace.clone()),
+            (None, None) => Tenant::Everybody,
+        }
     }
 }
 
@@ -120,7 +148,13 @@ impl Design<'_> {
     /// A worker's pod.
     #[must_use]
     pub fn worker(&self, number: u32, kind: &WorkerKind) -> Value {
-        let WorkerKind { image, size, own } = kind;
+        let WorkerKind { image, size, namespace, own } = kind;
+        let tenant = kind.tenant();
+        // An HTCJob's own worker knows its jobs by its uid.
+        let owner = match &tenant {
+            Tenant::Namespace(namespace) => format!("{OF_NAMESPACE}{namespace}"),
+            Tenant::Everybody | Tenant::HTCJob(_) => SHARED.to_owned(),
+        };
         let (memory, disk) = (size.memory + RESERVE_MIB, size.disk + DISK_RESERVE_MIB);
         let amounts = json!({
             "cpu": size.cpus.to_string(), "memory": format!("{memory}Mi"), "ephemeral-storage": format!("{disk}Mi"),
@@ -132,12 +166,16 @@ impl Design<'_> {
         let environment = [
             field("POD_UID", "metadata.uid"),
             json!({ "name": "WORKER_IMAGE", "value": image }),
+            json!({ "name": "WORKER_IDENTITY", "value": tenant.identity(&self.names.domain()) }),
+            json!({ "name": "WORKER_OWNER", "value": owner }),
             json!({ "name": "WORKER_MINI_CLUSTER", "value": own.as_ref().map_or(SHARED, |own| &own.uid) }),
             limit("WORKER_CPUS", "limits.cpu", "1"),
             limit("WORKER_MEMORY_MIB", "limits.memory", "1Mi"),
             json!({ "name": "WORKER_DISK_KIB", "value": (size.disk * 1024).to_string() }),
         ];
-        let mut pod = self.pod(Role::Worker, image, &json!({ "limits": amounts, "requests": amounts }), &environment);
+        let resources = json!({ "limits": amounts, "requests": amounts });
+        let secret = self.names.worker_token(number, &tenant);
+        let mut pod = self.pod(Role::Worker, image, &resources, &environment, &secret);
         // It ends when it has been drained, and is not to begin again.
         pod["spec"]["restartPolicy"] = "Never".into();
         pod["spec"]["terminationGracePeriodSeconds"] = 120.into();
@@ -146,7 +184,8 @@ impl Design<'_> {
             own.apply_to(&mut pod["spec"]);
         }
         let mut object = self.object("v1", "Pod", &self.names.worker(number));
-        let template = digest(&pod.to_string());
+        // The name of the Secret has the number.
+        let template = digest(&pod.to_string().replace(&secret, &tenant.to_string()));
         merge(&mut object["metadata"]["labels"], &pod["metadata"]["labels"]);
         object["metadata"]["annotations"] = json!({
             TEMPLATE: template, IMAGE: image, DEFAULT_CONTAINER: CONTAINER, "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -154,6 +193,9 @@ impl Design<'_> {
         if let Some(own) = own {
             object["metadata"]["labels"][MINI_CLUSTER] = own.uid.clone().into();
             object["metadata"]["annotations"][MINI_CLUSTER_OF] = own.name.to_string().into();
+        }
+        if let Some(namespace) = namespace {
+            object["metadata"]["labels"][NAMESPACE] = namespace.clone().into();
         }
         object["spec"] = pod["spec"].take();
         object
@@ -166,7 +208,8 @@ impl Design<'_> {
     }
 
     /// The template of a role's pods, of the level `restricted`.
-    pub(super) fn pod(&self, role: Role, image: &str, resources: &Value, environment: &[Value]) -> Value {
+    /// `secret`: the name of that with its token.
+    pub(super) fn pod(&self, role: Role, image: &str, resources: &Value, environment: &[Value], secret: &str) -> Value {
         let mut labels = self.labels();
         merge(&mut labels, &self.selector(role));
         let config = condor_config(self.names, role);
@@ -205,6 +248,8 @@ impl Design<'_> {
             "ports": [{ "name": CONTAINER, "containerPort": PORT, "protocol": "TCP" }],
         });
         if !is_worker {
+            push(&mut container["volumeMounts"], readable("secret", SECRET));
+            container["command"] = json!(["/bin/sh", "-c", RENEW, format!("{RELEASE}/usr/sbin/condor_master")]);
             // The port is the master's: a schedd that is busy is not to be killed for it.
             let probe = json!({ "tcpSocket": { "port": CONTAINER }, "periodSeconds": 10, "failureThreshold": 3 });
             container["readinessProbe"] = probe;
@@ -214,7 +259,7 @@ impl Design<'_> {
                 "name": "config",
                 "configMap": { "name": self.names.object("config"), "items": files },
             }),
-            json!({ "name": "secret", "secret": { "secretName": self.names.token(role), "defaultMode": 0o440 } }),
+            json!({ "name": "secret", "secret": { "secretName": secret, "defaultMode": 0o440 } }),
             json!({ "name": "local", "emptyDir": {} }),
             json!({ "name": "tmp", "emptyDir": {} }),
         ];

@@ -29,7 +29,7 @@ fn pod(number: u32, phase: &str, state: &serde_json::Value) -> Arc<KubePod> {
 }
 
 fn image(name: &str) -> Group {
-    Group::Image(name.to_owned())
+    Group::Shared(Shared { image: name.to_owned(), namespace: None })
 }
 
 fn one(replicas: u32) -> BTreeMap<Group, Wanted> {
@@ -345,4 +345,54 @@ fn an_operator_that_was_started_again_knows_which_workers_it_has_sent_away() {
     memory.take_in(Ok(startds(500, &told)), NOW);
     memory.recall(&pods, &names());
     assert_eq!(sent_away(&memory), [true, false, false]);
+}
+
+fn runs(number: u32) -> Arc<KubePod> {
+    pod(number, "Running", &json!({ "running": { "startedAt": at(-500) } }))
+}
+
+#[test]
+fn another_worker_takes_the_place_of_one_before_its_token_ends() {
+    let current = |number: u32, age: i64| {
+        let mut pod = KubePod::clone(&runs(number));
+        pod.metadata.creation_timestamp = Some(serde_json::from_value(json!(at(-age))).unwrap());
+        see(&Memory::default(), &Arc::new(pod), NOW).workers[0].current
+    };
+    assert_eq!((current(0, LIFE - 1), current(0, LIFE)), (true, false));
+    assert_eq!((current(3, LIFE + 3 * STEP - 1), current(3, LIFE + 3 * STEP)), (true, false), "not all at once");
+}
+
+#[test]
+fn a_worker_that_has_not_begun_gets_its_token_once() {
+    let labelled = |number: u32, label: &str, value: &str| {
+        let mut pod = KubePod::clone(&pod(number, "Pending", &json!({})));
+        pod.metadata.labels.get_or_insert_default().insert(label.to_owned(), value.to_owned());
+        Arc::new(pod)
+    };
+    let pods =
+        [labelled(0, NAMESPACE, "atlas"), labelled(1, MINI_CLUSTER, "u-9"), pod(2, "Pending", &json!({})), runs(3)];
+    let mut memory = Memory::default();
+    let lacking = memory.without_token(&pods, &names());
+    let wanted = [
+        (0, "u-0".to_owned(), Tenant::Namespace("atlas".to_owned())),
+        (1, "u-1".to_owned(), Tenant::HTCJob("u-9".to_owned())),
+        (2, "u-2".to_owned(), Tenant::Everybody),
+    ];
+    assert_eq!(lacking, wanted);
+    for (_, uid, _) in lacking {
+        memory.has_token(uid);
+    }
+    memory.notice(&pods, NOW);
+    assert_eq!(memory.without_token(&pods, &names()), []);
+    memory.notice(&[], NOW);
+    assert_eq!(memory.without_token(&pods, &names()).len(), 3, "what is gone is forgotten");
+}
+
+#[test]
+fn workers_of_two_namespaces_are_two_groups() {
+    let mut own = KubePod::clone(&runs(1));
+    own.metadata.labels.get_or_insert_default().insert(NAMESPACE.to_owned(), "atlas".to_owned());
+    let its = Group::Shared(Shared { image: "i".to_owned(), namespace: Some("atlas".to_owned()) });
+    let there = Memory::default().there(&[runs(0), Arc::new(own)], &names());
+    assert_eq!(there.keys().cloned().collect::<Vec<_>>(), [image("i"), its]);
 }

@@ -143,12 +143,17 @@ impl<'a> Node<'a> {
     }
 
     fn serve(&self) {
+        let mut refreshed = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
             let pods = self.bed.objects(&format!("/api/v1/namespaces/{}/pods", self.namespace));
             for pod in &pods {
                 self.see_to(pod);
             }
             self.end_those_not_in(&pods);
+            if refreshed.elapsed() > Duration::from_secs(5) {
+                pods.iter().for_each(|pod| self.refresh_secrets(pod));
+                refreshed = Instant::now();
+            }
             thread::sleep(Duration::from_millis(200));
         }
     }
@@ -164,6 +169,8 @@ impl<'a> Node<'a> {
             // It has ended since it was listed.
             None if self.scratch.path().join(format!("pod-{uid}")).exists() => {}
             None if ["Succeeded", "Failed"].contains(&phase.as_str()) => {}
+            // As kubelet: it begins when they are there.
+            None if !self.has_secrets(pod) => {}
             None => {
                 let daemons = self.begin(pod, &name, &uid);
                 running.insert(uid, Running { name, daemons, told_to_end: None });
@@ -195,6 +202,43 @@ impl<'a> Node<'a> {
                 }
             }
         }
+    }
+
+    /// As kubelet: Secrets that have changed come to pods that run.
+    fn refresh_secrets(&self, pod: &Value) {
+        let folder = self.folder(pod);
+        for volume in pod["spec"]["volumes"].as_array().unwrap() {
+            let place = folder.join(volume["name"].as_str().unwrap());
+            let Some(name) = volume["secret"]["secretName"].as_str().filter(|_| place.exists()) else { continue };
+            let path = format!("/api/v1/namespaces/{}/secrets", self.namespace);
+            let Some(secret) = self.bed.object(&path, name) else { continue };
+            for (entry, value) in secret["data"].as_object().unwrap() {
+                let (bytes, file) = (decoded(value.as_str().unwrap()), place.join(entry));
+                if fs::read(&file).ok().as_ref() != Some(&bytes) {
+                    let new = place.join(format!(".{entry}"));
+                    Account::unprivileged().write(&new, bytes, 0o440).unwrap();
+                    fs::rename(new, file).unwrap();
+                }
+            }
+        }
+    }
+
+    /// What a pod has on this node.
+    pub fn folder(&self, pod: &Value) -> PathBuf {
+        self.scratch.path().join(format!("pod-{}", pod["metadata"]["uid"].as_str().unwrap()))
+    }
+
+    fn has_secrets(&self, pod: &Value) -> bool {
+        let volumes = pod["spec"]["volumes"].as_array().unwrap();
+        volumes
+            .iter()
+            .filter_map(|volume| volume["secret"]["secretName"].as_str())
+            .all(|name| self.bed.object(&format!("/api/v1/namespaces/{}/secrets", self.namespace), name).is_some())
+    }
+
+    /// An address of this node that no pod of it gets.
+    pub fn address(&self) -> String {
+        format!("127.{}.{}.250", self.net.number >> 8, self.net.number & 255)
     }
 
     fn end_those_not_in(&self, pods: &[Value]) {

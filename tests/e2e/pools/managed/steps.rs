@@ -17,7 +17,7 @@ on_versions! {
 }
 
 /// What a pool has beside its workers.
-const OBJECTS: [&str; 12] = [
+const OBJECTS: [&str; 11] = [
     "ConfigMap own-config",
     "Deployment own-central-manager",
     "NetworkPolicy own-pool",
@@ -26,7 +26,6 @@ const OBJECTS: [&str; 12] = [
     "Secret own-operator-token",
     "Secret own-schedd-token",
     "Secret own-signing-key",
-    "Secret own-worker-token",
     "Service own-central-manager",
     "Service own-schedd",
     "StatefulSet own-schedd",
@@ -41,10 +40,17 @@ fn each(count: usize, points: &[Point]) -> Vec<String> {
     (0..count).flat_map(|_| names.clone()).collect()
 }
 
-/// What is labelled as the pool's but for pods: its uid by its kind and name.
+/// What is labelled as the pool's but for pods and what goes with them: its uid by its kind and name.
 fn made(here: &Namespace<'_>) -> BTreeMap<String, String> {
     let kinds = "services,configmaps,secrets,deployments,statefulsets,networkpolicies,persistentvolumeclaims";
-    let said = here.kubectl(&["get", kinds, "-l", "app.kubernetes.io/managed-by=htc-operator", "-o", "json"]);
+    let said = here.kubectl(&[
+        "get",
+        kinds,
+        "-l",
+        "app.kubernetes.io/managed-by=htc-operator,!htc.cern.ch/role",
+        "-o",
+        "json",
+    ]);
     let all: Value = serde_json::from_str(&said).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let called = |item: &Value| format!("{} {}", text(&item["kind"]), text(&item["metadata"]["name"]));
@@ -54,7 +60,7 @@ fn made(here: &Namespace<'_>) -> BTreeMap<String, String> {
 /// All tokens are of the key that the pool says it has.
 fn signed_by_one_key(here: &Namespace<'_>) {
     let key = get(here)["status"]["signingKey"].clone();
-    for who in ["central-manager", "schedd", "worker", "operator"] {
+    for who in ["central-manager", "schedd", "operator"] {
         let secret = here.object("secret", &format!("own-{who}-token")).unwrap();
         assert_eq!(secret["metadata"]["annotations"]["htc.cern.ch/signing-key"], key, "{who}");
     }

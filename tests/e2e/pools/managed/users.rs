@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bed::{Namespace, PATIENCE, ids};
+use htc_operator::api::Isolation;
 use htc_operator::credentials::signing::SigningKey;
 use testbed::{Version, wait_for};
 
@@ -48,6 +49,15 @@ fn each_namespace_is_a_user_of_its_own(version: Version) {
         guest.wait_phase("late", "Running");
         let running = ["a", "b", "c"].iter().filter(|name| here.get(name)["status"]["phase"] == "Running").count();
         assert!(running <= 1, "{running} run beside it");
+        let mut tenants: Vec<String> = node
+            .pods("worker")
+            .iter()
+            .map(|pod| pod["metadata"]["labels"]["htc.cern.ch/worker-of"].to_string())
+            .collect();
+        tenants.sort_unstable();
+        let mut wanted = [&here, &guest].map(|namespace| format!("{:?}", namespace.name));
+        wanted.sort_unstable();
+        assert_eq!(tenants, wanted, "each namespace has a worker to itself");
 
         // Who was submitted once keeps its name when the operator is started again.
         cluster.bed.kill_operator();
@@ -78,7 +88,8 @@ pub fn configured_as(here: &Namespace<'_>, namespace: &str) -> PathBuf {
     let uid = super::get(here)["metadata"]["uid"].as_str().unwrap().to_owned();
     let names =
         htc_operator::pools::managed::names::Names::new(&format!("{}/{POOL}", here.name).parse().unwrap(), &uid);
-    let token = key.namespace_token(&names.unwrap().signer(), namespace, 0);
+    let now = jiff::Timestamp::now().as_second();
+    let token = key.namespace_token(&names.unwrap().signer(Isolation::Namespace), namespace, now);
     configured_with(here, &token, &format!("as-{namespace}"))
 }
 

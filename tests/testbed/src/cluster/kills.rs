@@ -22,7 +22,7 @@ const POOL: &str = "mortal";
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// What a pool has beside its pods.
-const OBJECTS: [&str; 12] = [
+const OBJECTS: [&str; 11] = [
     "configmap/mortal-config",
     "deployment.apps/mortal-central-manager",
     "networkpolicy.networking.k8s.io/mortal-pool",
@@ -31,7 +31,6 @@ const OBJECTS: [&str; 12] = [
     "secret/mortal-operator-token",
     "secret/mortal-schedd-token",
     "secret/mortal-signing-key",
-    "secret/mortal-worker-token",
     "service/mortal-central-manager",
     "service/mortal-schedd",
     "statefulset.apps/mortal-schedd",
@@ -183,12 +182,12 @@ impl Mortal<'_> {
         fs::read_to_string(self.state.join("log")).unwrap_or_default()
     }
 
-    /// What the pool has beside its pods: uids by kind and name.
+    /// What the pool has beside its pods and what goes with them: uids by kind and name.
     fn made(&self) -> Result<BTreeMap<String, String>> {
         let kinds = "services,configmaps,secrets,deployments,statefulsets,networkpolicies";
-        let label = format!("htc.cern.ch/htcpool={POOL},app.kubernetes.io/managed-by=htc-operator");
-        let names = self.site.says(&format!("kubectl -n pools get {kinds} -l {label} -o name"))?;
-        let uids = format!("kubectl -n pools get {kinds} -l {label} -o 'jsonpath={{.items[*].metadata.uid}}'");
+        let label = format!("htc.cern.ch/htcpool={POOL},app.kubernetes.io/managed-by=htc-operator,!htc.cern.ch/role");
+        let names = self.site.says(&format!("kubectl -n pools get {kinds} -l '{label}' -o name"))?;
+        let uids = format!("kubectl -n pools get {kinds} -l '{label}' -o 'jsonpath={{.items[*].metadata.uid}}'");
         let uids = self.site.says(&uids)?;
         Ok(names.lines().map(str::to_owned).zip(uids.split(' ').map(str::to_owned)).collect())
     }
@@ -207,7 +206,7 @@ impl Mortal<'_> {
         let secrets = all["items"].as_array().into_iter().flatten();
         let by = secrets.filter_map(|secret| secret["metadata"]["annotations"]["htc.cern.ch/signing-key"].as_str());
         let by: Vec<&str> = by.collect();
-        if by.len() == 4 && by.iter().all(|one| *one == key) {
+        if by.len() == 3 && by.iter().all(|one| *one == key) {
             Ok(())
         } else {
             Err(failed("sign all tokens by one key", format!("{key}: {by:?}")))

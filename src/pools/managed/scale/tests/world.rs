@@ -13,7 +13,7 @@ use super::super::*;
 use super::NOW;
 use crate::api::ObjectName;
 use crate::machine::states::lives::{Changes, assert_is_the_table};
-use crate::pools::managed::groups::{Group, There, Wish, scale_all};
+use crate::pools::managed::groups::{Group, Shared, There, Wish, scale_all};
 use crate::pools::managed::made::Made;
 use crate::pools::managed::names::Names;
 use crate::pools::managed::states::{State, TABLE};
@@ -22,6 +22,10 @@ use crate::pools::managed::states::{State, TABLE};
 const IMAGES: [&str; 2] = ["own", "other"];
 /// For so many seconds an answer of the collector is good.
 const GOOD_FOR: i64 = 60;
+
+fn shared(image: &str) -> Shared {
+    Shared { image: image.to_owned(), namespace: None }
+}
 
 fn names() -> Names {
     Names::new(&ObjectName { namespace: "n".to_owned(), name: "p".to_owned() }, "uid").unwrap()
@@ -123,7 +127,7 @@ fn look() -> impl Strategy<Value = Event> {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let follow = |(needed, min, max): ([u32; 2], u32, u32)| {
-        let needed = IMAGES.iter().map(|image| (*image).to_owned()).zip(needed).collect();
+        let needed = IMAGES.iter().map(|image| shared(image)).zip(needed).collect();
         Wish::Follow { needed, min, max, after: 30 }
     };
     let wish = prop_oneof![
@@ -284,16 +288,16 @@ impl World {
         };
         let pods: Vec<Arc<KubePod>> = self.view().iter().map(|real| Arc::new(pod_of(real))).collect();
         let workers = |image: &str| -> Vec<Worker> {
-            let made = self.made.not_in(&pods, &names()).filter(|made| made.group == Group::Image(image.to_owned()));
+            let made = self.made.not_in(&pods, &names()).filter(|made| made.group == Group::Shared(shared(image)));
             let made = made.map(|made| made.worker(Some(&self.template.to_string())));
             self.view().iter().filter(|real| real.image == image).map(seen).chain(made).collect()
         };
-        let there = IMAGES.iter().map(|image| ((*image).to_owned(), There::default())).collect();
-        let of = |(image, goal): (String, Goal)| {
+        let there = IMAGES.iter().map(|image| (shared(image), There::default())).collect();
+        let of = |(Shared { image, .. }, goal): (Shared, Goal)| {
             let (workers, deaths, taken) = (workers(&image), Deaths::default(), BTreeSet::new());
             (image, Evidence { now: self.now, goal, workers, answer, deaths, taken, room: u32::MAX })
         };
-        wish.goals(IMAGES[0], &there, &BTreeSet::new(), self.now).into_iter().map(of).collect()
+        wish.goals(&shared(IMAGES[0]), &there, &BTreeSet::new(), self.now).into_iter().map(of).collect()
     }
 
     /// What is decided.
@@ -340,7 +344,7 @@ impl World {
         for (image, plan) in plans {
             let image = IMAGES.into_iter().find(|other| other == image).unwrap();
             for number in &plan.make {
-                self.made.asks(*number, &Group::Image(image.to_owned()), &self.template.to_string());
+                self.made.asks(*number, &Group::Shared(shared(image)), &self.template.to_string());
                 if request != Request::Lost {
                     let uid = self.make(*number, image);
                     if request == Request::Answered {
