@@ -15,17 +15,19 @@ COPY tests/bench/Cargo.toml tests/bench/
 COPY tests/model/Cargo.toml tests/model/
 COPY tests/synced/Cargo.toml tests/synced/
 RUN for crate in testbed bed bench model synced; do mkdir -p tests/$crate/src && : >tests/$crate/src/lib.rs; done
-RUN cargo build --locked --release --bin htc-operator
+RUN cargo build --locked --release --bin htc-operator --bin htc-job-wrapper
 
 # HTCondor's daemons for pools that the operator runs (spec.managed of an HTCPool), in a folder that runs in any image: workers get
 # a copy of it. It runs as nobody.
 FROM debian:trixie-slim AS htcondor-tree
 COPY deploy/image/htcondor-packages deploy/image/relocate.sh /tmp/image/
+COPY --from=build /build/target/release/htc-job-wrapper /tmp/image/
 WORKDIR /tmp/packages
 RUN apt-get update \
     && apt-get install -y --no-install-recommends patchelf \
     && grep -v '^#' /tmp/image/htcondor-packages | xargs apt-get download \
     && for package in *.deb; do dpkg-deb -x "$package" /htcondor; done \
+    && cp /tmp/image/htc-job-wrapper /htcondor/usr/libexec/condor/ \
     && sh /tmp/image/relocate.sh /htcondor /htcondor
 
 FROM debian:trixie-slim AS htcondor

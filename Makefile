@@ -90,7 +90,7 @@ cluster: cluster-setup ## pods on a real node: the operator's image, its rights,
 
 cluster-setup: setup
 	@sh tests/testbed/prerequisites.sh cluster
-	cargo build $(ALL) --bin htc-operator --bin kubectl-htc --bin testbed
+	cargo build $(ALL) --bin htc-operator --bin kubectl-htc --bin htc-job-wrapper --bin testbed
 	$(DEBUG)/testbed setup --cluster
 
 soak: setup ## random kills, and everything checked afterwards

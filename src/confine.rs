@@ -4,6 +4,9 @@
 //! started as it is: this program starts itself once more with [`COMMAND`], gives up all that the call does not need, by
 //! the kernel's Landlock and by resource limits, and then becomes the tool. What it gave up does not come back.
 
+pub mod job_wrapper;
+mod leftovers;
+
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -90,7 +93,7 @@ impl Confined {
                 .map_err(|error| format!("is not started without the operator, process {operator}: {error}"))?;
         }
         if self.landlock {
-            match restrict_files(&self.read, &self.write) {
+            match self.restrict_files() {
                 Ok(RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced) => {}
                 Ok(RulesetStatus::NotEnforced) => return Err(format!("cannot be confined: {NO_LANDLOCK}")),
                 Err(error) => return Err(format!("cannot be confined by Landlock: {error}")),
@@ -105,6 +108,14 @@ impl Confined {
             }
         }
         Ok(())
+    }
+
+    fn restrict_files(&self) -> Result<RulesetStatus, landlock::RulesetError> {
+        let ruleset =
+            Ruleset::default().handle_access(AccessFs::from_all(KNOWN))?.scope(Scope::from_all(KNOWN))?.create()?;
+        let ruleset = ruleset.add_rules(path_beneath_rules(&self.read, AccessFs::from_read(KNOWN)))?;
+        let ruleset = ruleset.add_rules(path_beneath_rules(&self.write, AccessFs::from_all(KNOWN)))?;
+        Ok(ruleset.restrict_self()?.ruleset)
     }
 }
 
@@ -124,12 +135,18 @@ fn lowered(now: &Rlimit, most: u64) -> Rlimit {
     Rlimit { current: most, maximum: most }
 }
 
-fn restrict_files(read: &[PathBuf], write: &[PathBuf]) -> Result<RulesetStatus, landlock::RulesetError> {
-    let ruleset =
-        Ruleset::default().handle_access(AccessFs::from_all(KNOWN))?.scope(Scope::from_all(KNOWN))?.create()?;
-    let ruleset = ruleset.add_rules(path_beneath_rules(read, AccessFs::from_read(KNOWN)))?;
-    let ruleset = ruleset.add_rules(path_beneath_rules(write, AccessFs::from_all(KNOWN)))?;
-    Ok(ruleset.restrict_self()?.ruleset)
+/// The version of Landlock's ABI whose rights on files and whose scopes this kernel has, 0 without any. Version 4 is of the network alone,
+/// and counts as 3; versions that are newer than [`KNOWN`] count as that.
+fn landlock_version() -> u8 {
+    let versions = [(6, ABI::V6), (5, ABI::V5), (3, ABI::V3), (2, ABI::V2), (1, ABI::V1)];
+    let has = |(_, abi): &(u8, ABI)| {
+        let wanted = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+        let files = wanted.handle_access(AccessFs::from_all(*abi));
+        let scopes = Scope::from_all(*abi);
+        let all = files.and_then(|ruleset| if scopes.is_empty() { Ok(ruleset) } else { ruleset.scope(scopes) });
+        all.and_then(Ruleset::create).is_ok()
+    };
+    versions.into_iter().find(has).map_or(0, |(version, _)| version)
 }
 
 /// Whether this kernel confines: Landlock is built in (Linux 5.13 or newer), switched on, and allowed here.

@@ -7,10 +7,12 @@ pub mod site;
 
 on_versions!(
     both:
-        managed::a_starter_of_its_own_has_no_file_but_its_jobs;
+        managed::a_starter_of_its_own_has_no_file_but_its_jobs,
+        managed::payloads_reach_nothing_of_their_worker_and_leave_nothing_there;
     trixie:
         one::it_stays_until_no_htcjob_needs_it,
         managed::each_image_gets_workers_of_its_own,
+        managed::a_pool_says_that_its_payloads_are_not_confined,
         managed::what_is_made_is_the_pools_own_and_restricted,
         managed::its_jobs_run_again_when_their_lease_is_over,
         managed::tokens_let_each_do_what_it_needs_and_no_more,

@@ -24,7 +24,7 @@ use super::error::ApplyError;
 use super::groups::{Group, scale_pool};
 use super::names::{BadName, Names};
 use super::objects::{DRAIN, Design, TEMPLATE, WorkerKind};
-use super::said::{counts, images_said, own_said, workers_said};
+use super::said::{counts, images_said, own_said, payloads_said, workers_said};
 use super::scale::{Drain, Evidence, Plan};
 use super::seen::{Memory, Wanted, is_marked};
 use super::tries::{NotMade, Tries};
@@ -213,7 +213,8 @@ impl Caretaker {
             }
             self.tell_lacks(&mine, memory).await;
             groups = memory.evidence(&pods, &self.names, &wanted, now());
-            let said = [workers_said(&groups, &plans, memory), images_said(memory)];
+            let payloads = payloads_said(&memory.payloads(&pods, &self.names));
+            let said = [workers_said(&groups, &plans, memory), images_said(memory), payloads];
             if let Err(error) = self.publish(&object, (&counts(&groups), &said)).await {
                 tracing::warn!(%error, "the status of the workers is not written");
             }

@@ -5,7 +5,9 @@
 use std::fmt::Write as _;
 
 use super::names::{Names, OPERATOR, PORT, Role};
+use super::payload;
 use crate::condor::description::{IMAGE, MINI_CLUSTER, SHARED, WORKER_MINI_CLUSTER};
+use crate::condor::startds::PAYLOADS;
 use crate::credentials::signing::{KEY_NAME, OF_NAMESPACE};
 
 /// How often daemons tell the collector of themselves, in seconds. After a collector has begun anew all of them have done so within two
@@ -200,8 +202,9 @@ pub fn condor_config(names: &Names, role: Role) -> String {
             set(WORKER_MINI_CLUSTER, &"\"$ENV(WORKER_MINI_CLUSTER)\"");
             let own = format!("(TARGET.{MINI_CLUSTER} ?: \"{SHARED}\") =?= {WORKER_MINI_CLUSTER}");
             set("START", &format!("TARGET.{IMAGE} =?= {WORKER_IMAGE} && {own}"));
-            set("STARTD_ATTRS", &format!("$(STARTD_ATTRS) {POD_UID} {WORKER_IMAGE} {WORKER_MINI_CLUSTER}"));
+            set("STARTD_ATTRS", &format!("$(STARTD_ATTRS) {POD_UID} {WORKER_IMAGE} {WORKER_MINI_CLUSTER} {PAYLOADS}"));
             text.push_str(WORKER);
+            text.push_str(&payload::config());
         }
     }
     text
@@ -293,6 +296,9 @@ mod tests {
         let start = " TARGET.HTCImage =?= HTCWorkerImage && (TARGET.HTCMiniCluster ?: \"-\") =?= HTCWorkerMiniCluster";
         assert_eq!(value(&config, "START"), Some(start));
         let told = value(&config, "STARTD_ATTRS").unwrap();
-        assert!(["HTCWorkerImage", "HTCWorkerMiniCluster"].iter().all(|name| told.contains(name)), "{told}");
+        assert!(
+            ["HTCWorkerImage", "HTCWorkerMiniCluster", "HTCPayloads"].iter().all(|name| told.contains(name)),
+            "{told}"
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! Pools that the operator runs: their objects on a real API server, and their pods on a node that this test plays.
 
+mod confined;
 mod hostile;
 mod images;
 mod left;
@@ -24,6 +25,9 @@ use bed::{ACCOUNT, Bed, Namespace, PATIENCE, htcjob, is_true};
 use super::site::{delete, find, wait_gone, wait_ready, wait_ready_says, with_pool};
 use node::{Node, names, services};
 
+pub use confined::{
+    a_pool_says_that_its_payloads_are_not_confined, payloads_reach_nothing_of_their_worker_and_leave_nothing_there,
+};
 pub use hostile::a_starter_of_its_own_has_no_file_but_its_jobs;
 pub use images::each_image_gets_workers_of_its_own;
 pub use left::its_orphans_are_named_and_removed_in_the_names_of_their_namespaces;

@@ -7,6 +7,7 @@ use crate::api::{ManagedPool, MiniCluster, ObjectName, Quantity, QuantityError, 
 use crate::condor::description::SHARED;
 use crate::pools::managed::config::{CONFIG, LOCAL, RELEASE, RESERVE_MIB, SECRET, SPOOL, condor_config};
 use crate::pools::managed::names::{PORT, Role};
+use crate::pools::managed::payload;
 
 /// Debian's `nobody`: HTCondor does not start as a user that is not in passwd, and this one is there in nearly all images.
 const ACCOUNT: u32 = 65534;
@@ -170,6 +171,10 @@ impl Design<'_> {
         merge(&mut labels, &self.selector(role));
         let config = condor_config(self.names, role);
         let is_worker = role == Role::Worker;
+        let mut prepare = PREPARE.to_owned();
+        if is_worker {
+            prepare.push_str(&payload::prepare());
+        }
         let mut env = vec![
             json!({ "name": "CONDOR_CONFIG", "value": format!("{CONFIG}/condor_config") }),
             field("POD_NAME", "metadata.name"),
@@ -227,7 +232,7 @@ impl Design<'_> {
                     "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": { "type": "RuntimeDefault" },
                 },
                 "initContainers": [{
-                    "name": "prepare", "image": self.spec.image, "command": ["/bin/sh", "-c", PREPARE],
+                    "name": "prepare", "image": self.spec.image, "command": ["/bin/sh", "-c", prepare],
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": prepared,
                     "resources": { "requests": { "cpu": "10m", "memory": "64Mi" }, "limits": { "memory": "256Mi" } },

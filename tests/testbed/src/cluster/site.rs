@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::Cluster;
 use crate::demo::{failed, run};
 use crate::error::{Doing as _, Result};
+use crate::htcondor_image::own_programs;
 use crate::oci;
 use crate::tool::run_ok;
 use crate::wait::wait_for;
@@ -135,7 +136,9 @@ impl<'a> Site<'a> {
         let htcondor = stage(&text, " AS htcondor")?;
         let path = said(htcondor, "ENV PATH")?.trim_start_matches('=').replace("$PATH", STANDARD);
         let config = format!(r#"{{"User": "{}", "Env": ["PATH={path}"]}}"#, said(htcondor, "USER")?);
-        self.import(HTCONDOR, &[cluster.htcondor_image()], &config)?;
+        let layer = work.join("htcondor-layer");
+        own_programs(&self.programs, &layer)?;
+        self.import(HTCONDOR, &[cluster.htcondor_image(), &layer], &config)?;
         self.import(PYTHON, &[cluster.assets.python()], &format!(r#"{{"Env": ["PATH={STANDARD}"]}}"#))
     }
 
