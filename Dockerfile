@@ -15,7 +15,7 @@ COPY tests/bench/Cargo.toml tests/bench/
 COPY tests/model/Cargo.toml tests/model/
 COPY tests/synced/Cargo.toml tests/synced/
 RUN for crate in testbed bed bench model synced; do mkdir -p tests/$crate/src && : >tests/$crate/src/lib.rs; done
-RUN cargo build --locked --release --bin htc-operator --bin htc-confine
+RUN cargo build --locked --release --bin htc-operator --bin htc-confine --bin htc-job-wrapper
 
 # HTCondor's daemons for pools that the operator runs (spec.managed of an HTCPool), in a folder that runs in any image: workers get
 # a copy of it. It runs as nobody.
@@ -26,8 +26,8 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends patchelf \
     && grep -v '^#' /tmp/image/htcondor-packages | xargs apt-get download \
     && for package in *.deb; do dpkg-deb -x "$package" /htcondor; done
-# Before it is relocated: it runs in any image, too.
-COPY --from=build /build/target/release/htc-confine /htcondor/usr/libexec/condor/
+# Before they are relocated: they run in any image, too.
+COPY --from=build /build/target/release/htc-confine /build/target/release/htc-job-wrapper /htcondor/usr/libexec/condor/
 RUN sh /tmp/image/relocate.sh /htcondor /htcondor
 
 FROM debian:trixie-slim AS htcondor

@@ -49,8 +49,8 @@ test: setup ## the tests, but for those of test-long
 	cargo test $(ALL) --no-run
 	cargo test $(OPTIMIZED) --no-run
 	$(MAKE) --jobs=2 test-fast test-model
-	cargo build $(OPTIMIZED) --bin htc-operator --bin kubectl-htc --bin htc-confine
-	install -D --target-directory=$(PROGRAMS) $(DEBUG)/htc-operator $(DEBUG)/kubectl-htc $(DEBUG)/htc-confine
+	cargo build $(OPTIMIZED) --bin htc-operator --bin kubectl-htc
+	install -D --target-directory=$(PROGRAMS) $(DEBUG)/htc-operator $(DEBUG)/kubectl-htc
 	$(E2E)
 
 # Both at a time: the first wait for half of theirs. There is nothing left to compile by then: cargo needs none of make's jobs, and would
@@ -66,7 +66,7 @@ test-model:
 one: setup ## one test on real servers
 	@test -n "$(T)" || { echo "name a test: make one T=outages::submitter::landing_late"; exit 2; }
 	cargo test $(ALL) --test e2e --no-run
-	cargo build $(ALL) --bin htc-operator --bin kubectl-htc --bin htc-confine
+	cargo build $(ALL) --bin htc-operator --bin kubectl-htc
 	@names=$$(cargo test --quiet $(ALL) --test e2e -- --list --format=terse | sed -n 's/: test$$//p' | \
 		grep -E "^$(T)(::.*)?$$" | grep -E "$(or $(V),.)"); \
 	test -n "$$names" || { echo "no test is called $(T)$(if $(V), with $(V))"; exit 2; }; \
@@ -90,7 +90,7 @@ cluster: cluster-setup ## pods on a real node: the operator's image, its rights,
 
 cluster-setup: setup
 	@sh tests/testbed/prerequisites.sh cluster
-	cargo build $(ALL) --bin htc-operator --bin kubectl-htc --bin htc-confine --bin testbed
+	cargo build $(ALL) --bin htc-operator --bin kubectl-htc --bin htc-confine --bin htc-job-wrapper --bin testbed
 	$(DEBUG)/testbed setup --cluster
 
 soak: setup ## random kills, and everything checked afterwards

@@ -6,6 +6,9 @@
 //!
 //! The program `htc-confine` is the same step in the image with HTCondor's daemons: `htc-confine --landlock --read=PATH … -- PROGRAM …`.
 
+pub mod job_wrapper;
+mod leftovers;
+
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -154,6 +157,20 @@ pub fn step(words: impl Iterator<Item = OsString>) -> (String, u8) {
 fn lowered(now: &Rlimit, most: u64) -> Rlimit {
     let most = Some(now.maximum.map_or(most, |hard| hard.min(most)));
     Rlimit { current: most, maximum: most }
+}
+
+/// The version of Landlock's ABI whose rights on files and whose scopes this kernel has, 0 without any. Version 4 is of the network alone,
+/// and counts as 3; versions that are newer than [`KNOWN`] count as that.
+fn landlock_version() -> u8 {
+    let versions = [(6, ABI::V6), (5, ABI::V5), (3, ABI::V3), (2, ABI::V2), (1, ABI::V1)];
+    let has = |(_, abi): &(u8, ABI)| {
+        let wanted = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+        let files = wanted.handle_access(AccessFs::from_all(*abi));
+        let scopes = Scope::from_all(*abi);
+        let all = files.and_then(|ruleset| if scopes.is_empty() { Ok(ruleset) } else { ruleset.scope(scopes) });
+        all.and_then(Ruleset::create).is_ok()
+    };
+    versions.into_iter().find(has).map_or(0, |(version, _)| version)
 }
 
 /// Whether this kernel confines: Landlock is built in (Linux 5.13 or newer), switched on, and allowed here.

@@ -4,11 +4,14 @@ use std::collections::HashMap;
 
 use super::schedd::{NUMBERS, Schedd, unknown};
 use crate::api::text::{WORDS, harmless};
+use crate::confine::job_wrapper::Payloads;
 use crate::machine::facts::{Unknown, Why};
 
 /// Most bytes of an answer about all slots: 200 of each, and four slots of each of 20,000 startds.
 const SLOTS: usize = 200 * 4 * 20_000;
 const STATUS: &str = "condor_status";
+/// Attribute of slots: what the jobs of the worker are confined by, a word of [`Payloads`].
+pub const PAYLOADS: &str = "HTCPayloads";
 const DRAIN: &str = "condor_drain";
 /// The startd drains already.
 const DRAINS_ALREADY: &str = "error code 10001";
@@ -40,6 +43,8 @@ pub struct Startd {
     pub busy: bool,
     /// It takes no more jobs.
     pub draining: bool,
+    /// What its jobs are confined by, if it says so.
+    pub payloads: Option<Payloads>,
 }
 
 /// What became of a wish to drain.
@@ -56,7 +61,8 @@ pub enum Drained {
 impl Schedd {
     /// All startds of the schedd's pool with the attribute `id`.
     pub async fn startds(&self, id: &str) -> Result<Startds, Unknown> {
-        let slots = ["-constraint", &plain(id), "-af", id, "Name", "PartitionableSlot", "DynamicSlot", "State"];
+        let slots =
+            ["-constraint", &plain(id), "-af", id, "Name", "PartitionableSlot", "DynamicSlot", "State", PAYLOADS];
         let slots = self.question_to_collector(STATUS, &slots, SLOTS).await?;
         // Asked afterwards: a collector that has begun anew in between is a young one. In the answer to a question about all kinds of
         // ads this number is as old as the collector's last word about itself.
@@ -92,7 +98,8 @@ fn plain(id: &str) -> String {
     let words = words.map(|(name, most)| format!("isString({name}) && size({name}) <= {most}"));
     let flags = ["PartitionableSlot", "DynamicSlot"];
     let flags = flags.map(|name| format!("(isUndefined({name}) || isBoolean({name}))"));
-    [&words[..], &flags[..]].concat().join(" && ")
+    let payloads = format!("(isUndefined({PAYLOADS}) || (isString({PAYLOADS}) && size({PAYLOADS}) <= 32))");
+    [&words[..], &flags[..], &[payloads]].concat().join(" && ")
 }
 
 fn read(text: &str) -> HashMap<Who, Startd> {
@@ -103,9 +110,13 @@ fn read(text: &str) -> HashMap<Who, Startd> {
         let Some((_, name)) = slot.split_once('@') else { continue };
         let who = Who { id: (*id).to_owned(), name: name.to_owned() };
         match rest {
-            ["true", _, state] => startds.entry(who).or_default().draining |= *state == "Drained",
+            ["true", _, state, payloads] => {
+                let startd = startds.entry(who).or_default();
+                startd.draining |= *state == "Drained";
+                startd.payloads = payloads.parse().ok();
+            }
             // Its slots for jobs may be told before itself.
-            [_, "true", _] => startds.entry(who).or_default().busy = true,
+            [_, "true", _, _] => startds.entry(who).or_default().busy = true,
             _ => {}
         }
     }
@@ -118,17 +129,23 @@ mod tests {
 
     #[test]
     fn a_worker_is_busy_while_a_part_of_it_is_taken() {
-        let text = "u-1 slot1_1@w-1@p undefined true Claimed\n\
-                    u-1 slot1@w-1@p true undefined Unclaimed\n\
-                    u-2 slot1@w-2@p true undefined Drained\n\
-                    u-3 slot1@w-3@p undefined undefined undefined\n\
-                    u-4 slot1@w-4@p true undefined Unclaimed\n\
-                    u-4 slot1@w-9@p true undefined Drained\n\
-                    u-4 w-4 true undefined Drained\n";
+        let text = "u-1 slot1_1@w-1@p undefined true Claimed Confined\n\
+                    u-1 slot1@w-1@p true undefined Unclaimed Confined\n\
+                    u-2 slot1@w-2@p true undefined Drained NoLandlock\n\
+                    u-3 slot1@w-3@p undefined undefined undefined undefined\n\
+                    u-4 slot1@w-4@p true undefined Unclaimed undefined\n\
+                    u-4 slot1@w-9@p true undefined Drained x\n\
+                    u-4 w-4 true undefined Drained x\n";
         let startds = read(text);
         let of = |id: &str, name: &str| startds.get(&Who { id: id.to_owned(), name: name.to_owned() }).copied();
-        assert_eq!(of("u-1", "w-1@p"), Some(Startd { busy: true, draining: false }));
-        assert_eq!(of("u-2", "w-2@p"), Some(Startd { busy: false, draining: true }));
+        assert_eq!(
+            of("u-1", "w-1@p"),
+            Some(Startd { busy: true, draining: false, payloads: Some(Payloads::Confined) })
+        );
+        assert_eq!(
+            of("u-2", "w-2@p"),
+            Some(Startd { busy: false, draining: true, payloads: Some(Payloads::NoLandlock) })
+        );
         assert_eq!((of("u-3", "w-3@p"), of("u-4", "w-4@p")), (None, Some(Startd::default())));
     }
 }

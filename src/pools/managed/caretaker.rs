@@ -25,7 +25,7 @@ use super::error::ApplyError;
 use super::groups::{Group, scale_pool};
 use super::names::{BadName, Names};
 use super::objects::{DRAIN, Design, TEMPLATE, WorkerKind};
-use super::said::{SHADOWS_CONFINED, counts, images_said, own_said, shadows_said, workers_said};
+use super::said::{SHADOWS_CONFINED, counts, images_said, own_said, payloads_said, shadows_said, workers_said};
 use super::scale::{Drain, Evidence, Plan};
 use super::seen::{Memory, Wanted, is_marked};
 use super::shadow::Shadows;
@@ -222,7 +222,8 @@ impl Caretaker {
             }
             self.tell_lacks(spec, &mine, memory).await;
             groups = memory.evidence(&pods, &self.names, &wanted, now());
-            let mut said = vec![workers_said(&groups, &plans, memory), images_said(memory)];
+            let payloads = payloads_said(&memory.payloads(&pods, &self.names));
+            let mut said = vec![workers_said(&groups, &plans, memory), images_said(memory), payloads];
             said.extend(Self::shadows(&object, pool).map(shadows_said));
             if let Err(error) = self.publish(&object, (&counts(&groups), &said)).await {
                 tracing::warn!(%error, "the status of the workers is not written");

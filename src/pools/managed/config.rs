@@ -5,8 +5,9 @@
 use std::fmt::Write as _;
 
 use super::names::{Names, OPERATOR, PORT, Role};
-use super::shadow;
+use super::{payload, shadow};
 use crate::condor::description::{IMAGE, MINI_CLUSTER, SHARED, WORKER_MINI_CLUSTER};
+use crate::condor::startds::PAYLOADS;
 use crate::credentials::signing::{KEY_NAME, OF_NAMESPACE};
 
 /// How often daemons tell the collector of themselves, in seconds. After a collector has begun anew all of them have done so within two
@@ -213,9 +214,10 @@ pub fn condor_config(names: &Names, role: Role) -> String {
                 "({WORKER_OWNER} == \"{SHARED}\" || TARGET.Owner =?= {WORKER_OWNER} || TARGET.Owner =?= \"{OPERATOR}\")"
             );
             set("START", &format!("TARGET.{IMAGE} =?= {WORKER_IMAGE} && {own} && {owner}"));
-            let told = [POD_UID, WORKER_IMAGE, WORKER_MINI_CLUSTER, WORKER_OWNER].join(" ");
+            let told = [POD_UID, WORKER_IMAGE, WORKER_MINI_CLUSTER, WORKER_OWNER, PAYLOADS].join(" ");
             set("STARTD_ATTRS", &format!("$(STARTD_ATTRS) {told}"));
             text.push_str(WORKER);
+            text.push_str(&payload::config());
         }
     }
     text
@@ -313,7 +315,9 @@ mod tests {
         assert_eq!(value(&config, "START"), Some(start));
         let told = value(&config, "STARTD_ATTRS").unwrap();
         assert!(
-            ["HTCWorkerImage", "HTCWorkerMiniCluster", "HTCWorkerOwner"].iter().all(|name| told.contains(name)),
+            ["HTCWorkerImage", "HTCWorkerMiniCluster", "HTCWorkerOwner", "HTCPayloads"]
+                .iter()
+                .all(|name| told.contains(name)),
             "{told}"
         );
     }

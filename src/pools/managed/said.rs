@@ -8,6 +8,7 @@ use super::seen::Memory;
 use super::shadow::Shadows;
 use crate::api::text::harmless;
 use crate::api::{Condition, ConditionStatus, MiniClusterStatus, WorkersStatus};
+use crate::confine::job_wrapper::Payloads;
 
 /// Type of the condition about the number of workers.
 pub(super) const WORKERS_READY: &str = "WorkersReady";
@@ -16,6 +17,10 @@ pub(super) const IMAGES_USABLE: &str = "ImagesUsable";
 
 /// Type of the condition about the shadows of the schedd.
 pub(super) const SHADOWS_CONFINED: &str = "ShadowsConfined";
+/// Type of the condition about what the workers' jobs are confined by.
+pub(super) const PAYLOADS_CONFINED: &str = "PayloadsConfined";
+/// Most workers that a message names.
+const NAMED: usize = 5;
 
 /// A condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,6 +167,35 @@ pub(super) fn shadows_said(shadows: Shadows) -> Said {
 /// What it means that shadows are not confined.
 const REACH: &str = "a payload that replaces its worker's HTCondor may read files of other jobs in the schedd's spool";
 
+/// What is to be said of the confinement of jobs, by the workers that HTCondor knows: the worst of it.
+pub(super) fn payloads_said(workers: &BTreeMap<String, Payloads>) -> Said {
+    let no = |reason, message| Said { kind: PAYLOADS_CONFINED, status: ConditionStatus::False, reason, message };
+    let Some(worst) = workers.values().min() else {
+        let message = "HTCondor knows no worker".to_owned();
+        return Said { status: ConditionStatus::Unknown, ..no("NoWorkers", message) };
+    };
+    let named: Vec<&str> = workers.iter().filter(|(_, is)| *is == worst).map(|(name, _)| name.as_str()).collect();
+    let more = if named.len() > NAMED { format!(" and {} more", named.len() - NAMED) } else { String::new() };
+    let named = format!("{}{more}", named.iter().take(NAMED).copied().collect::<Vec<_>>().join(", "));
+    let all = "read the worker's token and the files of its other jobs, and end its daemons";
+    let message = match worst {
+        Payloads::Confined => {
+            let message = "each job reaches the files and the processes of its own, and no others of its worker";
+            return Said { status: ConditionStatus::True, ..no(worst.into(), message.to_owned()) };
+        }
+        Payloads::FilesOnly => format!(
+            "jobs on {named} may send signals to the worker's daemons and to its other jobs: the node's kernel has no Landlock of Linux 6.12 or newer"
+        ),
+        Payloads::NoLandlock => format!(
+            "jobs on {named} may {all}: the node's kernel has no Landlock of Linux 5.19 or newer, or the container runtime's seccomp profile does not allow it. Run workers on other nodes, or let only namespaces that trust each other use the pool"
+        ),
+        Payloads::ImageTooOld => format!(
+            "jobs on {named} may {all}: spec.managed.image has no htc-job-wrapper, or the worker is older than this operator. Make the image anew with this version's Dockerfile"
+        ),
+    };
+    no(worst.into(), harmless(&message, 1000))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::scale::{Deaths, Goal};
@@ -268,6 +302,28 @@ mod tests {
             assert_eq!(said.status == ConditionStatus::True, confined);
             assert_ne!(said.message.contains("of other jobs"), confined, "{}", said.message);
         }
+    }
+
+    #[test]
+    fn the_worker_that_confines_its_jobs_least_is_named_with_the_next_step() {
+        let said = |workers: &[(&str, Payloads)]| {
+            payloads_said(&workers.iter().map(|(name, is)| ((*name).to_owned(), *is)).collect())
+        };
+        assert_eq!((said(&[]).status, said(&[]).reason), (ConditionStatus::Unknown, "NoWorkers"));
+        let confined = said(&[("a", Payloads::Confined), ("b", Payloads::Confined)]);
+        assert_eq!((confined.status, confined.reason), (ConditionStatus::True, "Confined"));
+        for (worst, says) in [
+            (Payloads::FilesOnly, "Linux 6.12"),
+            (Payloads::NoLandlock, "Linux 5.19"),
+            (Payloads::ImageTooOld, "Make the image anew"),
+        ] {
+            let said = said(&[("a", Payloads::Confined), ("b", worst), ("c", Payloads::Confined)]);
+            assert_eq!((said.status, said.reason), (ConditionStatus::False, <&str>::from(worst)));
+            assert!(said.message.contains("jobs on b may") && said.message.contains(says), "{}", said.message);
+        }
+        let many: Vec<String> = (0..9).map(|number| format!("w-{number}")).collect();
+        let many: Vec<(&str, Payloads)> = many.iter().map(|name| (name.as_str(), Payloads::NoLandlock)).collect();
+        assert!(said(&many).message.contains("w-4 and 4 more"), "{}", said(&many).message);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::objects::{CHECK_CONTAINER, DRAIN, IMAGE, MINI_CLUSTER, NAMESPACE, TEM
 use super::scale::{Answer, Deaths, Evidence, Goal, Pod, Slot, Worker};
 use crate::api::text::{WORDS, harmless};
 use crate::condor::startds::{Startds, Who};
+use crate::confine::job_wrapper::Payloads;
 use crate::credentials::Tenant;
 use crate::machine::facts::Unknown;
 
@@ -44,6 +45,8 @@ const NOT_TO_BE_HAD: [&str; 6] = [
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     answer: Option<(i64, Result<Startds, Unknown>)>,
+    /// What confines the jobs of each worker, by the latest answer that was one.
+    payloads: HashMap<Who, Payloads>,
     /// Since when those have no jobs that have none.
     idle: HashMap<Who, i64>,
     /// Those that have accepted to drain.
@@ -84,6 +87,8 @@ impl Memory {
             for (who, _) in startds.startds.iter().filter(|(_, startd)| !startd.busy) {
                 self.idle.entry(who.clone()).or_insert(now);
             }
+            let payloads = startds.startds.iter().map(|(who, startd)| (who.clone(), startd.payloads));
+            self.payloads = payloads.map(|(who, is)| (who, is.unwrap_or(Payloads::ImageTooOld))).collect();
         }
         self.answer = Some((now, answer));
     }
@@ -278,6 +283,11 @@ impl Memory {
         evidence.answer == Answer::Unknown
             || evidence.workers.len() != wanted
             || evidence.workers.iter().any(|worker| !settled(worker))
+    }
+
+    /// What confines the jobs of each worker that HTCondor knows, by the name of its pod.
+    pub(super) fn payloads(&self, pods: &[Arc<KubePod>], names: &Names) -> BTreeMap<String, Payloads> {
+        pods.iter().filter_map(|pod| Some((pod.name_any(), *self.payloads.get(&who(pod, names))?))).collect()
     }
 
     pub(super) fn silent(&self) -> Option<&str> {

@@ -1,8 +1,14 @@
 //! `job.sh` on a worker that is the container itself: its slot says so.
 
-use htc_operator::condor::payload::{Command, Image, Payload};
+use std::fs::Permissions;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 
-use super::{PayloadFailure, SHELLS, Scratch, USES_VARIABLES, expect, with_image};
+use htc_operator::condor::payload::{Command, Image, Payload};
+use testbed::wait_for;
+
+use super::{PayloadFailure, SHELLS, Scratch, USES_VARIABLES, ended, expect, with_image};
 
 /// With a slot of a worker that is a container of this image.
 fn on_worker(image: &str, mut scratch: Scratch) -> Scratch {
@@ -86,5 +92,95 @@ fn the_users_variables_mean_something_to_the_payload_only() {
         let scratch = on_worker("python:3.12", Scratch::of(tempfile::tempdir().unwrap(), &payload));
         let (code, stdout, stderr) = scratch.run(shell);
         assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, "[ b\nc\\n$x ] /nowhere 9 /\n", ""), "{shell}");
+    }
+}
+
+/// What HTCondor's starter starts a job by on a managed worker, where everybody may start it.
+struct Wrapper {
+    _folder: tempfile::TempDir,
+    program: PathBuf,
+}
+
+impl Wrapper {
+    fn bring() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let libexec = folder.path().join("usr/libexec/condor");
+        std::fs::create_dir_all(&libexec).unwrap();
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        let program = libexec.join("htc-job-wrapper");
+        std::fs::copy(env!("CARGO_BIN_EXE_htc-job-wrapper"), &program).unwrap();
+        Self { _folder: folder, program }
+    }
+
+    /// The words that start a job with this shell.
+    fn before(&self, shell: &str) -> String {
+        format!("{} {shell}", self.program.display())
+    }
+}
+
+/// Processes that the payload of [`LEAVES`] has left.
+fn left_of(scratch: &Scratch) -> Vec<u32> {
+    let mark = scratch.folder.path().join("began");
+    let is_marked = |pid: &u32| {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).any(|word| word == mark.as_os_str().as_bytes())
+    };
+    let all = std::fs::read_dir("/proc").unwrap();
+    all.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).filter(is_marked).collect()
+}
+
+#[test]
+fn an_honest_payload_is_the_same_when_it_is_confined() {
+    let wrapper = Wrapper::bring();
+    for shell in SHELLS {
+        for code in [0, 1, 126, 127, 255] {
+            let scratch = on_worker("python:3.12", with_image("bash", &format!("exit {code}")));
+            let (ended, _, stderr) = scratch.run(&wrapper.before(shell));
+            assert_eq!((ended, stderr.as_str()), (code, ""), "{shell}");
+        }
+        let killed = on_worker("python:3.12", with_image("bash", "kill -KILL $$; sleep 5"));
+        assert_eq!(killed.run(&wrapper.before(shell)).0, 137, "{shell}");
+        let python = "\npython3 -c 'import os, tempfile; f = tempfile.NamedTemporaryFile(); d = tempfile.mkdtemp(); os.rename(f.name, d + \"/x\"); open(f.name, \"w\")'";
+        let ad = "Cpus = 1\nHTCWorkerImage = \"python:3.12\"\n";
+        let scratch = on_worker("python:3.12", with_image("bash", &[USES_VARIABLES, python].concat()));
+        let scratch = scratch.with_htcondors_variables(ad);
+        let (code, _, stderr) = scratch.run(&wrapper.before(shell));
+        assert_eq!((code, stderr.as_str()), (0, ""), "{shell}");
+        assert!(scratch.names().contains(&"made".to_owned()), "{shell}");
+    }
+}
+
+/// A process that starts another one and ends, again and again until the scratch directory goes, and one that hides from its parent.
+const LEAVES: &str = r#"began=$(cd ../.. && pwd)/began; touch "$began"
+    next='[ ! -e "$2" ] || sh -c "$1" next "$1" "$2" &'
+    setsid sh -c "$next" next "$next" "$began" </dev/null >/dev/null 2>&1 &
+    (env -i PATH="$PATH" setsid sh -c 'touch "$0-2"; sleep 20; exit 1' "$began" </dev/null >/dev/null 2>&1 &)
+    until [ -e "$began-2" ]; do :; done
+    "#;
+
+#[test]
+fn nothing_that_a_payload_has_started_outlives_its_job() {
+    let wrapper = Wrapper::bring();
+    for shell in SHELLS {
+        let scratch = on_worker("python:3.12", with_image("bash", &[LEAVES, "exit 7"].concat()));
+        assert_eq!(scratch.run(&wrapper.before(shell)).0, 7, "{shell}");
+        assert_eq!(left_of(&scratch), Vec::<u32>::new(), "{shell}");
+    }
+}
+
+#[test]
+fn a_job_that_is_told_to_end_leaves_nothing_either() {
+    let wrapper = Wrapper::bring();
+    for shell in SHELLS {
+        let scratch = on_worker("python:3.12", with_image("bash", &[LEAVES, "sleep 300"].concat()));
+        let job = scratch.start(&wrapper.before(shell), &["3"]);
+        wait_for("the payload to begin", bed::PATIENCE, || {
+            if scratch.folder.path().join("began-2").exists() { Ok(()) } else { Err("not yet") }
+        })
+        .unwrap();
+        let pid = rustix::process::Pid::from_child(&job);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert_eq!(ended(job.wait_with_output().unwrap()).0, 143, "{shell}");
+        assert_eq!(left_of(&scratch), Vec::<u32>::new(), "{shell}");
     }
 }

@@ -137,6 +137,16 @@ pub fn wait_ready_says(here: &Namespace<'_>, name: &str, reason: &str, words: &s
     message
 }
 
+/// Waits until the pool's condition of this type has this reason; its message.
+pub fn wait_condition(here: &Namespace<'_>, name: &str, kind: &str, reason: &str) -> String {
+    wait_for(&format!("HTCPool {name} to say {kind} {reason}"), PATIENCE, || {
+        let object = find(here, name).ok_or("there is none")?;
+        let said = condition(&object, kind).filter(|said| said["reason"] == reason);
+        said.map(|said| said["message"].as_str().unwrap().to_owned()).ok_or_else(|| object.to_string())
+    })
+    .unwrap()
+}
+
 /// Reasons of the Events about an `HTCPool`, in order of the alphabet.
 pub fn events(here: &Namespace<'_>, name: &str) -> Vec<String> {
     let about = |event: &Value| event["involvedObject"]["kind"] == "HTCPool" && event["involvedObject"]["name"] == name;

@@ -17,6 +17,9 @@ const PACKAGES: &str = include_str!("../../../deploy/image/htcondor-packages");
 const RELOCATE: &str = include_str!("../../../deploy/image/relocate.sh");
 /// That folder.
 const HOME: &str = "htcondor";
+/// Where the programs of this checkout are in it, as the Dockerfile says.
+const LIBEXEC: &str = "usr/libexec/condor";
+const OWN: &[&str] = &["htc-confine", "htc-job-wrapper"];
 
 /// Changes with what this recipe itself makes.
 const LAYOUT: &str = "1";
@@ -50,19 +53,21 @@ impl Recipe for HtcondorImage<'_> {
     }
 }
 
+/// A layer on the image, with the programs of this checkout that it has; `programs` is where they are.
+pub(crate) fn own_programs(programs: &Path, layer: &Path) -> Result<()> {
+    let tree = layer.join(HOME);
+    let folder = tree.join(LIBEXEC);
+    fs::create_dir_all(&folder).doing("making the folder", &folder)?;
+    for name in OWN {
+        let program = programs.join(name);
+        fs::copy(&program, folder.join(name)).doing("copying", &program)?;
+    }
+    relocate(&tree)
+}
+
 /// Makes what is in this folder run from the image's folder with HTCondor.
 fn relocate(tree: &Path) -> Result<()> {
     let mut relocate = Command::new("sh");
     relocate.args(["-s", "--"]).arg(tree).arg(format!("/{HOME}"));
     run_ok("relocating HTCondor", &mut relocate, RELOCATE, LIMIT).map(drop)
-}
-
-/// A layer of the image: the program that confines shadows, which the Dockerfile builds.
-pub(crate) fn add_confine(program: &Path, layer: &Path) -> Result<()> {
-    let tree = layer.join(HOME);
-    let folder = tree.join("usr/libexec/condor");
-    fs::create_dir_all(&folder).doing("making the folder", &folder)?;
-    let to = folder.join("htc-confine");
-    fs::copy(program, &to).doing("copying", program)?;
-    relocate(&tree)
 }

@@ -10,7 +10,7 @@ use crate::credentials::signing::OF_NAMESPACE;
 use crate::pools::managed::config::{CONFIG, LOCAL, RELEASE, RESERVE_MIB, SECRET, SPOOL, condor_config};
 use crate::pools::managed::groups::Shared;
 use crate::pools::managed::names::{PORT, Role};
-use crate::pools::managed::shadow;
+use crate::pools::managed::{payload, shadow};
 
 /// Debian's `nobody`: HTCondor does not start as a user that is not in passwd, and this one is there in nearly all images.
 const ACCOUNT: u32 = 65534;
@@ -220,6 +220,9 @@ impl Design<'_> {
             files.push(json!({ "key": shadow::NAME, "path": shadow::NAME, "mode": 0o555 }));
             prepare.push_str(&shadow::prepare());
             template.push_str(shadow::SCRIPT);
+        }
+        if is_worker {
+            prepare.push_str(&payload::prepare());
         }
         let mut env = vec![
             json!({ "name": "CONDOR_CONFIG", "value": format!("{CONFIG}/condor_config") }),

@@ -50,7 +50,9 @@ fn startds(age: i64, startds: &[(&str, bool, bool)]) -> Startds {
         let number = id.strip_prefix("u-").unwrap().parse().unwrap_or_default();
         Who { id: id.to_owned(), name: names().startd(&names().worker(number)) }
     };
-    let of = |(id, busy, draining): &(&str, bool, bool)| (who(id), Startd { busy: *busy, draining: *draining });
+    let of = |(id, busy, draining): &(&str, bool, bool)| {
+        (who(id), Startd { busy: *busy, draining: *draining, payloads: None })
+    };
     Startds { collector_age: age, startds: startds.iter().map(of).collect() }
 }
 
@@ -317,7 +319,7 @@ fn what_another_worker_says_in_its_name_is_not_heard() {
     let running = pod(0, "Running", &json!({ "running": { "startedAt": at(-500) } }));
     let forged = Who { id: "u-0".to_owned(), name: names().startd("p-worker-9") };
     let mut said = startds(500, &[("u-0", false, false)]);
-    said.startds.insert(forged, Startd { busy: true, draining: true });
+    said.startds.insert(forged, Startd { busy: true, draining: true, payloads: None });
     memory.take_in(Ok(said), NOW);
     assert_eq!(see(&memory, &running, NOW).workers[0].slot, Slot::Idle { since: NOW });
 }

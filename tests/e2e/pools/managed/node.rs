@@ -34,6 +34,8 @@ pub struct Node<'a> {
     net: Port,
     pods: AtomicU32,
     stop: AtomicBool,
+    /// Takes the place of what confines jobs.
+    no_wrapper: Option<PathBuf>,
 }
 
 struct Running {
@@ -49,6 +51,10 @@ pub fn services(net: &Port) -> String {
 
 /// Where it is in its folder.
 const TREE: &str = "htcondor";
+/// What confines jobs.
+const WRAPPER: &str = "htc-job-wrapper";
+/// The same on a node whose kernel has no Landlock; it ends nothing that jobs leave behind.
+const NO_WRAPPER: &str = "#!/bin/sh\nif [ \"$1\" = --landlock ]; then echo NoLandlock; exit; fi\nexec \"$@\"\n";
 
 /// As the image of an earlier version: without the program that confines shadows.
 pub const OLD_IMAGE: &str = "htcondor:old";
@@ -63,9 +69,15 @@ fn tree(assets: &Assets, version: Version) -> PathBuf {
         let scratch = Scratch::new().unwrap();
         let done = Command::new("cp").arg("-a").arg(assets.condor(version)).arg(scratch.path().join(TREE)).status();
         assert!(done.unwrap().success());
+        let programs = scratch.path().join(TREE).join("usr/libexec/condor");
         // As in the Dockerfile.
-        let confine = bed::program().with_file_name(CONFINE);
-        fs::copy(confine, scratch.path().join(TREE).join("usr/libexec/condor").join(CONFINE)).unwrap();
+        for (program, name) in
+            [(env!("CARGO_BIN_EXE_htc-confine"), CONFINE), (env!("CARGO_BIN_EXE_htc-job-wrapper"), WRAPPER)]
+        {
+            fs::copy(program, programs.join(name)).unwrap();
+            // Each worker gets a copy.
+            assert!(Command::new("strip").arg(programs.join(name)).status().unwrap().success());
+        }
         let script = bed::checkout().join("deploy/image/relocate.sh");
         let relocated =
             Command::new("sh").arg(script).arg(scratch.path().join(TREE)).arg("/htcondor").output().unwrap();
@@ -82,7 +94,21 @@ fn tree(assets: &Assets, version: Version) -> PathBuf {
 impl<'a> Node<'a> {
     /// Runs the pods of a namespace for as long as `test` runs.
     pub fn run(bed: &'a Bed, namespace: &str, version: Version, test: impl FnOnce(&Self)) {
+        Self::run_as(bed, namespace, version, true, test);
+    }
+
+    /// The same on a node that confines no jobs.
+    pub fn run_unconfined(bed: &'a Bed, namespace: &str, version: Version, test: impl FnOnce(&Self)) {
+        Self::run_as(bed, namespace, version, false, test);
+    }
+
+    fn run_as(bed: &'a Bed, namespace: &str, version: Version, confines: bool, test: impl FnOnce(&Self)) {
         let scratch = Scratch::new().unwrap();
+        let no_wrapper = (!confines).then(|| {
+            let file = scratch.path().join("no-wrapper");
+            Account::unprivileged().write(&file, NO_WRAPPER, 0o755).unwrap();
+            file
+        });
         let runs = scratch.dir("runs").unwrap();
         let node = Node {
             bed,
@@ -94,6 +120,7 @@ impl<'a> Node<'a> {
             net: Port::reserve().unwrap(),
             pods: AtomicU32::new(1),
             stop: AtomicBool::new(false),
+            no_wrapper,
         };
         thread::scope(|scope| {
             let kubelet = scope.spawn(|| node.serve());
@@ -131,6 +158,13 @@ impl<'a> Node<'a> {
         running.remove(&uid).unwrap().daemons.kill9().unwrap();
         drop(running);
         self.kill_pod(pod);
+    }
+
+    /// Ids of a pod's processes of this name.
+    pub fn processes(&self, pod: &str, name: &str) -> Vec<u32> {
+        let running = self.running.lock().unwrap();
+        let its = running.values().filter(|running| running.name == pod);
+        its.flat_map(|running| processes::descendants(running.daemons.pid(), name)).collect()
     }
 
     fn here(&self) -> Namespace<'_> {
@@ -380,10 +414,13 @@ impl<'a> Node<'a> {
         if image.starts_with("htcondor") {
             spec = spec.arg("--ro-bind").arg(&self.tree).arg("/htcondor");
             if image == OLD_IMAGE {
-                let program = format!("/htcondor/usr/libexec/condor/{CONFINE}");
                 let nothing = folder.join("nothing");
                 fs::write(&nothing, "").unwrap();
-                spec = spec.arg("--ro-bind").arg(nothing).arg(program);
+                for program in [CONFINE, WRAPPER] {
+                    spec = spec.arg("--ro-bind").arg(&nothing).arg(format!("/{TREE}/usr/libexec/condor/{program}"));
+                }
+            } else if let Some(file) = &self.no_wrapper {
+                spec = spec.arg("--ro-bind").arg(file).arg(format!("/{TREE}/usr/libexec/condor/{WRAPPER}"));
             }
         }
         for mount in container["volumeMounts"].as_array().into_iter().flatten() {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Cluster;
 use crate::demo::{failed, run};
 use crate::error::{Doing as _, Result};
-use crate::htcondor_image::add_confine;
+use crate::htcondor_image::own_programs;
 use crate::oci;
 use crate::tool::run_ok;
 use crate::wait::wait_for;
@@ -136,9 +136,9 @@ impl<'a> Site<'a> {
         let htcondor = stage(&text, " AS htcondor")?;
         let path = said(htcondor, "ENV PATH")?.trim_start_matches('=').replace("$PATH", STANDARD);
         let config = format!(r#"{{"User": "{}", "Env": ["PATH={path}"]}}"#, said(htcondor, "USER")?);
-        let confine = work.join("layer-confine");
-        add_confine(&program.with_file_name("htc-confine"), &confine)?;
-        self.import(HTCONDOR, &[cluster.htcondor_image(), &confine], &config)?;
+        let layer = work.join("htcondor-layer");
+        own_programs(&self.programs, &layer)?;
+        self.import(HTCONDOR, &[cluster.htcondor_image(), &layer], &config)?;
         self.import(PYTHON, &[cluster.assets.python()], &format!(r#"{{"Env": ["PATH={STANDARD}"]}}"#))
     }
 

@@ -1,0 +1,104 @@
+//! Processes that jobs of a worker have left behind.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+
+/// Between two looks at processes that were sent SIGKILL.
+const PAUSE: Duration = Duration::from_millis(2);
+/// So many looks in sequence have to find nothing: one may miss a process that starts another one and ends meanwhile.
+const LOOKS: u32 = 5;
+
+/// Sends SIGKILL to all processes that have been inherited by process 1, and to those that they leave to it, until there are none.
+/// Returns whether that was so before `most` was over.
+///
+/// A wrapper that gets SIGKILL cannot end what its job has started: the kernel makes process 1 the parent of that. On a worker this
+/// is condor_master, whose own children are programs of HTCondor. So what has it as its parent, and is no program in `tree`, was left
+/// by a job. Where process 1 is no program in `tree` either, this is no worker's container, and nothing is done.
+pub(super) fn end_orphans(tree: &Path, most: Duration) -> bool {
+    if !belongs(1, tree) {
+        return true;
+    }
+    let begin = Instant::now();
+    let mut nothing = 0;
+    while nothing < LOOKS {
+        nothing = if kill_children(1, |pid| !belongs(pid, tree)) == 0 { nothing + 1 } else { 0 };
+        if begin.elapsed() > most {
+            return false;
+        }
+        thread::sleep(PAUSE);
+    }
+    true
+}
+
+/// Sends SIGKILL to all children of this process, and to those that it inherits by that, until there are none or `most` is over.
+pub(super) fn end_children(most: Duration) {
+    let begin = Instant::now();
+    // While there is a process that it will inherit, it has a child.
+    while let Ok(ended) = wait(WaitOptions::NOHANG) {
+        if ended.is_some() {
+            continue;
+        }
+        if begin.elapsed() > most {
+            return;
+        }
+        kill_children(std::process::id(), |_| true);
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Whether its program is one of the tree. What hides its program does not belong to it.
+fn belongs(pid: u32, tree: &Path) -> bool {
+    fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|program| program.starts_with(tree))
+}
+
+/// Sends SIGKILL to those children of `parent` that have not ended and that `which` is true for. Returns how many.
+fn kill_children(parent: u32, which: impl Fn(u32) -> bool) -> usize {
+    let Ok(entries) = fs::read_dir("/proc") else { return 0 };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let killed = pids.filter(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let is_it = is_child(&stat, parent) && which(*pid);
+        if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw).filter(|_| is_it) {
+            // It may have ended.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        is_it
+    });
+    killed.count()
+}
+
+/// Whether `stat` of a process says that it is a child of `parent` and has not ended. One whose first thread has ended is a zombie in
+/// name, and goes on with its others.
+fn is_child(stat: &str, parent: u32) -> bool {
+    // The name of the program is in brackets, and may have any characters in it.
+    let words: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    let number = |at: usize| words.get(at).and_then(|word| word.parse().ok());
+    let ended =
+        words.first().is_none_or(|state| ["Z", "X"].contains(state)) && number(17).is_none_or(|threads| threads <= 1);
+    !ended && number(1) == Some(parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_a_child_until_its_last_thread_has_ended() {
+        let stat = |name: &str, state: &str, threads: u32| {
+            format!("7 ({name}) {state} 3 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 {threads} 0 100 0 0\n")
+        };
+        assert!(is_child(&stat("sh", "S", 1), 3) && !is_child(&stat("sh", "S", 1), 4));
+        assert!(is_child(&stat("x) S 4 (y", "R", 1), 3), "brackets in the name of a program");
+        assert!(!is_child(&stat("sh", "Z", 1), 3) && is_child(&stat("sh", "Z", 2), 3));
+        assert!(!is_child("", 3));
+    }
+
+    #[test]
+    fn nothing_is_ended_where_process_1_is_another_program() {
+        assert!(end_orphans(Path::new("/nosuchtree"), Duration::ZERO));
+    }
+}

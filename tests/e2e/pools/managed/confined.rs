@@ -1,0 +1,133 @@
+//! Payloads and their worker: what they cannot reach of it, and what they leave behind.
+
+use std::fs;
+
+use serde_json::json;
+use testbed::{Version, wait_for};
+
+use bed::{Namespace, PATIENCE, is_true};
+
+use super::super::site::{delete, wait_condition, wait_ready};
+use super::node::Node;
+use super::{Cluster, POOL, apply, ends_well, fixed, lasting, pool, wait_workers};
+
+on_versions! {
+    both: payloads_reach_nothing_of_their_worker_and_leave_nothing_there;
+    trixie: a_pool_says_that_its_payloads_are_not_confined;
+}
+
+/// What a payload tries: see payload.sh.
+const TRIED: [&str; 10] = [
+    "token",
+    "neighbour",
+    "program",
+    "signal-to-startd",
+    "signal-to-starter",
+    "signal-to-parent",
+    "environment",
+    "root",
+    "memory",
+    "write",
+];
+/// Notes which processes there are of a payload before.
+const LOOKS: &str = "for folder in /proc/[0-9]*; do tr '\\0' ' ' <$folder/cmdline 2>/dev/null; echo; done | grep -c '^sleep 424' >>/runs/left || :\n";
+/// What payloads usually do.
+const HONEST: &str = "set -e
+    for folder in \"$TMPDIR\" /tmp /var/tmp; do [ ! -w $folder ] || dd if=/dev/zero of=$folder/large bs=1M count=100 2>/dev/null; done
+    rm -f /tmp/large /var/tmp/large
+    file=$(mktemp); mkdir -p \"$HOME/a\" b; echo x >\"$HOME/a/x\"; mv \"$HOME/a/x\" b/x; ln b/x hard; mv \"$file\" b/
+    cat \"$_CONDOR_JOB_AD\" \"$_CONDOR_MACHINE_AD\" /proc/self/status /proc/meminfo >/dev/null; echo y >/proc/self/comm
+    printf '#!/bin/sh\\nexit 0\\n' >own; chmod 755 own; ./own; (sleep 60 & kill $!); echo made >result; mkdir folder; echo made >folder/deep\n";
+
+fn script(name: &str, source: &str) -> serde_json::Value {
+    let mut object = lasting(name);
+    object["spec"]["script"]["source"] = source.into();
+    object
+}
+
+/// Runs it on the worker to its end.
+fn runs(here: &Namespace<'_>, name: &str, source: &str) {
+    here.create(&script(name, source));
+    let ended = here.wait_ended(name);
+    assert!(is_true(&ended, "Complete"), "{ended:#}\n{}", here.bed.logs());
+}
+
+/// What the payload of payload.sh could do, while another job is beside it.
+fn tries(here: &Namespace<'_>, node: &Node<'_>) -> Vec<(String, bool)> {
+    apply(here, pool(&fixed(1)));
+    wait_ready(here, POOL, "Answering");
+    let mut neighbour = lasting("neighbour");
+    neighbour["spec"]["env"] = json!([{ "name": "PASSWORD", "value": "sesame-of-a-neighbour" }]);
+    here.create(&neighbour);
+    here.wait_phase("neighbour", "Running");
+    runs(here, "tries", include_str!("payload.sh"));
+    let tried = fs::read_to_string(node.runs.join("tried")).unwrap();
+    let word = |line: &str| line.split_once(' ').map(|(what, could)| (what.to_owned(), could == "yes"));
+    tried.lines().filter_map(word).collect()
+}
+
+fn left(node: &Node<'_>) -> Vec<String> {
+    let left = fs::read_to_string(node.runs.join("left")).unwrap_or_default();
+    left.lines().map(str::to_owned).collect()
+}
+
+/// And honest ones are as they were.
+fn payloads_reach_nothing_of_their_worker_and_leave_nothing_there(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let here = cluster.namespace();
+    Node::run(&cluster.bed, &here.name, version, |node| {
+        let tried = tries(&here, node);
+        assert_eq!(tried, TRIED.map(|what| (what.to_owned(), false)));
+        runs(&here, "after", LOOKS);
+        assert_eq!(left(node), ["0"], "what a payload has left is there when the next job runs");
+        runs(&here, "honest", HONEST);
+        here.wait_output("honest");
+        for file in ["result", "hard", "b/x", "folder/deep"] {
+            assert!(here.output("honest", 0).join(file).exists(), "{file}");
+        }
+
+        ends_well(&here, node, "neighbour");
+
+        // The wrapper is killed, and can end nothing.
+        let endless = [include_str!("payload.sh"), "touch /runs/endless\nwhile :; do sleep 1; done\n"].concat();
+        here.create(&script("endless", &endless));
+        wait_for("the payload to have left a process", PATIENCE, || {
+            if node.runs.join("endless").exists() { Ok(()) } else { Err("not yet") }
+        })
+        .unwrap();
+        let worker = node.pods("worker")[0]["metadata"]["name"].as_str().unwrap().to_owned();
+        for wrapper in node.processes(&worker, "htc-job-wrapper") {
+            let pid = rustix::process::Pid::from_raw(wrapper.try_into().unwrap()).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        }
+        here.wait_ended("endless");
+        runs(&here, "last", LOOKS);
+        assert_eq!(left(node), ["0", "0"], "what a payload has left is there when the next job runs");
+
+        wait_condition(&here, POOL, "PayloadsConfined", "Confined");
+        for name in ["neighbour", "tries", "after", "honest", "endless", "last"] {
+            here.delete(name);
+        }
+        delete(&here, POOL);
+    });
+}
+
+/// On a node that cannot confine them: so all that the other test finds closed is what Landlock and the wrapper have closed.
+fn a_pool_says_that_its_payloads_are_not_confined(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let here = cluster.namespace();
+    Node::run_unconfined(&cluster.bed, &here.name, version, |node| {
+        let tried = tries(&here, node);
+        assert_eq!(tried, TRIED.map(|what| (what.to_owned(), what != "signal-to-parent")));
+        runs(&here, "after", LOOKS);
+        assert_ne!(left(node), ["0"]);
+        wait_workers(&here, 1);
+        let message = wait_condition(&here, POOL, "PayloadsConfined", "NoLandlock");
+        assert!(message.contains("own-worker-0 may read the worker's token"), "{message}");
+        ends_well(&here, node, "neighbour");
+        for name in ["neighbour", "tries", "after"] {
+            here.delete(name);
+        }
+        delete(&here, POOL);
+    });
+}
