@@ -32,7 +32,7 @@ TESTBED = cargo run --locked --quiet -p testbed --
 # Not by `cargo run`: a cargo in a cargo sees other variables, and builds ring and all that uses it once more.
 E2E = RUST_TEST_THREADS=1000 HTC_TEST_PROGRAM=$(abspath $(PROGRAMS))/htc-operator $(DEBUG)/testbed measured cargo test $(ALL) --test e2e --
 SHELL_SCRIPTS = .ci/run tests/testbed/prerequisites.sh src/condor/payload/job.sh deploy/image/prepare.sh \
-	deploy/image/relocate.sh
+	deploy/image/relocate.sh src/pools/managed/shadow.sh
 
 help: ## this list
 	@sed -n 's/^# \(make .*\)/\1/p' $(MAKEFILE_LIST)

@@ -77,7 +77,8 @@ impl Operator {
 fn each_operator_of_a_process_speaks_for_itself() {
     let bed = Bed::new(Trixie, &PoolOptions::default(), &[]);
     let (here, there) = (bed.namespace(), bed.namespace());
-    ["one", "two"].into_iter().for_each(|name| bed.let_lead(name));
+    bed.let_lead("one");
+    bed.let_lead("two");
     let (one, two) = (Operator::new(&bed, "one", &here.name), Operator::new(&bed, "two", &there.name));
     // Somebody else leads in the place of the second, which stands by.
     let lease = json!({

@@ -93,26 +93,24 @@ fn startd(here: &Namespace<'_>, node: &Node<'_>, folder: &Path, token: &str, lie
         account.make_dir(&folder.join(name), mode).unwrap();
     }
     account.write(&folder.join("tokens.d/token"), token, 0o600).unwrap();
-    let note = format!(
+    let hook = format!(
         "#!/bin/sh\nPATH=/bin:/usr/bin\nsed -n 's/^JobBatchName = \"\\(.*\\)\"$/\\1/p' >>{}\n",
         folder.join("given").display()
     );
-    account.write(&folder.join("note"), note, 0o755).unwrap();
+    account.write(&folder.join("note"), hook, 0o755).unwrap();
     let map = here.object("configmap", "own-config").unwrap();
     let service = here.object("service", "own-central-manager").unwrap();
-    let mut text = map["data"]["worker"].as_str().unwrap().to_owned();
-    text.push_str(&format!(
+    let worker = map["data"]["worker"].as_str().unwrap();
+    let own = format!(
         "RELEASE_DIR = {}\nLOCAL_DIR = {}\nCONDOR_HOST = {}\nSTARTER_JOB_HOOK_KEYWORD = X\n\
          X_HOOK_PREPARE_JOB_BEFORE_TRANSFER = $(LOCAL_DIR)/note\nSTART = true\nHostile = true\n",
         here.bed.pool.release_dir().display(),
         folder.display(),
         address(&service),
-    ));
-    for (name, value) in lies {
-        text.push_str(&format!("{name} = \"{value}\"\n"));
-    }
+    );
+    let lines: Vec<String> = lies.iter().map(|(name, value)| format!("{name} = \"{value}\"\n")).collect();
     let told: Vec<&str> = lies.iter().map(|(name, _)| *name).collect();
-    text.push_str(&format!("STARTD_ATTRS = $(STARTD_ATTRS) Hostile {}\n", told.join(" ")));
+    let text = format!("{worker}{own}{}STARTD_ATTRS = $(STARTD_ATTRS) Hostile {}\n", lines.concat(), told.join(" "));
     let config = folder.join("condor_config");
     account.write(&config, text, 0o644).unwrap();
     let master = here.bed.pool.bin_dir().parent().unwrap().join("sbin/condor_master");

@@ -185,7 +185,9 @@ impl<'a> Node<'a> {
             }
             self.end_those_not_in(&pods);
             if refreshed.elapsed() > Duration::from_secs(5) {
-                pods.iter().for_each(|pod| self.refresh_secrets(pod));
+                for pod in &pods {
+                    self.refresh_secrets(pod);
+                }
                 refreshed = Instant::now();
             }
             thread::sleep(Duration::from_millis(200));
