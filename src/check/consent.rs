@@ -33,7 +33,8 @@ fn in_words(asked: &Asked) -> Result<String, String> {
     let Asked { named, unlabelled, left_out } = asked;
     let more = if *left_out == 0 { String::new() } else { format!("; {left_out} more were not asked about") };
     if unlabelled.is_empty() {
-        return Ok(format!("{named} Secrets and ConfigMaps are named by HTCJobs, and have the label{more}"));
+        let said = "those of them that are there and may be read have the label";
+        return Ok(format!("HTCJobs name {named} Secrets and ConfigMaps; {said}{more}"));
     }
     Err(format!(
         "HTCJobs name Secrets and ConfigMaps without the label that lets them use these: if they may, {}{more}",
@@ -73,18 +74,16 @@ fn uses(job: &HTCJob) -> Vec<(Use, String)> {
 /// What is missing, or may not be read, is said by the `HTCJob`s that name it.
 async fn is_allowed(client: &Client, what: Use, object: &ObjectName) -> Result<bool, ApiError> {
     let ObjectName { namespace, name } = object;
-    let found = match what {
+    match what {
         Use::Items => {
             let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-            limited("read the ConfigMap", object, api.get_metadata_opt(name)).await
+            is_labelled(limited("read the ConfigMap", object, api.get_metadata_opt(name)).await, what)
         }
         Use::Credentials => {
             let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-            let found = limited("read the Secret", object, api.get_metadata_opt(name)).await;
-            return is_labelled(found, what);
+            is_labelled(limited("read the Secret", object, api.get_metadata_opt(name)).await, what)
         }
-    };
-    is_labelled(found, what)
+    }
 }
 
 fn is_labelled<K: ResourceExt>(found: Result<Option<K>, ApiError>, what: Use) -> Result<bool, ApiError> {

@@ -68,6 +68,8 @@ pub(super) struct Entry {
     stale: u8,
     /// When the first of these answers was asked for.
     stale_since: Option<Timestamp>,
+    /// When the first answer was asked for while something is awaited of it without a pause.
+    awaited_since: Option<Timestamp>,
     /// Number of its jobs, as far as that is known without an answer.
     expected: usize,
     /// When the question was put whose answer last changed some of the ads that are shown, if it was younger than theirs.
@@ -130,6 +132,7 @@ impl Entry {
             spoiled: false,
             stale: 0,
             stale_since: None,
+            awaited_since: None,
             expected: 0,
             changed_at: None,
         }
@@ -158,6 +161,9 @@ impl Entry {
             self.has_news();
         }
         self.look = look;
+        if !self.awaits_effect() {
+            self.awaited_since = None;
+        }
         news
     }
 
@@ -167,6 +173,8 @@ impl Entry {
             Look::Nothing => Urgency::Nothing,
             _ if unknown => Urgency::Now,
             Look::Changes | Look::Every { soon: false, .. } => Urgency::Interval,
+            // An answer about many jobs has news each time, of others than those of which something is awaited.
+            _ if self.is_large() && self.awaited_for() >= TOO_LONG => Urgency::Interval,
             Look::Every { soon: true, .. } | Look::Accepting(_) if self.stale < BRISK_LOOKS => Urgency::Briskly,
             Look::Every { soon: true, .. } | Look::Accepting(_) => match self.without_news() {
                 lasts if lasts < Duration::from_secs(10) => Urgency::Soon,
@@ -181,11 +189,32 @@ impl Entry {
         self.urgency() > Urgency::Interval
     }
 
+    /// A change is awaited of jobs that HTCondor has.
+    fn awaits_effect(&self) -> bool {
+        matches!(self.look, Look::Every { soon: true, .. })
+    }
+
+    /// How long that has lasted, whatever the news.
+    fn awaited_for(&self) -> Duration {
+        match (self.latest(), self.awaited_since) {
+            (Some(latest), Some(since)) => latest.asked_at.since(since),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The latest answer of the queue.
+    fn latest(&self) -> Option<&Queue> {
+        match &self.evidence.queue {
+            Answer::Known(shown) => Some(self.kept_back.as_ref().unwrap_or(shown)),
+            Answer::Unknown(_) => None,
+        }
+    }
+
     /// How long its answers have brought no news.
     fn without_news(&self) -> Duration {
-        match (&self.evidence.queue, self.stale_since) {
-            (Answer::Known(shown), Some(since)) => self.kept_back.as_ref().unwrap_or(shown).asked_at.since(since),
-            (Answer::Known(_) | Answer::Unknown(_), _) => Duration::ZERO,
+        match (self.latest(), self.stale_since) {
+            (Some(latest), Some(since)) => latest.asked_at.since(since),
+            _ => Duration::ZERO,
         }
     }
 
@@ -227,6 +256,9 @@ impl Entry {
             let held = self.kept_back.as_ref().unwrap_or(shown);
             if queue.asked_at <= held.asked_at {
                 return false;
+            }
+            if self.awaits_effect() {
+                self.awaited_since.get_or_insert(queue.asked_at);
             }
             queue.before = (held.birthdate == queue.birthdate).then(|| Earlier::new(held.asked_at, &held.ads));
             if queue.ads == shown.ads {

@@ -84,7 +84,8 @@ impl Run<'_> {
         if ended.peek().is_none() {
             return;
         }
-        let unseen = |index: Index| !self.record.jobs.contains_key(&index);
+        let withdrawn = self.record.wishes.withdrawn();
+        let unseen = |index: Index| !self.record.jobs.contains_key(&index) && !withdrawn.contains(index);
         let open =
             ended.find(|attempt| !attempt.absent && attempt.refusal.is_none() && attempt.indices.iter().any(unseen));
         self.look.more(open.map_or(Look::Changes, |attempt| Look::Accepting(attempt.attempt)));

@@ -3,10 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sha2::{Digest as _, Sha256};
+
 use super::scale::{Deaths, Evidence, Goal, Plan, Pod, Worker, scale};
 
 /// When so many workers of an image have ended too soon, and none has not, the image gives back its share of the room.
 const GIVES_BACK: u32 = 3;
+/// Where there are fewer workers than namespaces that want some, other namespaces come first after so many seconds.
+const TURN: i64 = 3600;
 
 /// Workers that are decided about together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -169,15 +173,24 @@ impl Division<'_> {
             .filter(|(group, _)| self.is_of_own(group))
             .map(|(group, asked)| (group.clone(), *asked))
             .collect();
+        let asking = asked.iter().filter(|(_, asked)| **asked > 0).map(|(group, _)| &group.namespace);
+        let is_scarce = asking.collect::<BTreeSet<_>>().len() > self.max as usize;
+        let owner = |group: &Shared| (is_scarce.then(|| self.place(group)), group.namespace.clone());
         // The fewest are for whom of the own image they are needed by, and what is left of them is ready for the next one.
         let others: u32 = given.iter().filter(|(group, _)| !self.is_of_own(group)).map(|(_, given)| *given).sum();
-        given = share(&of_own, given, fewest.saturating_add(others), |group| group.namespace.clone());
+        given = share(&of_own, given, fewest.saturating_add(others), owner);
         self.keep(&mut given, fewest);
-        let given = share(&asked, given, self.max, |group| group.namespace.clone());
+        let given = share(&asked, given, self.max, owner);
         given
             .into_iter()
             .map(|(group, given)| (group.clone(), (asked.get(&group).copied().unwrap_or_default(), given)))
             .collect()
+    }
+
+    /// The place of a namespace in line. It is another one after each [`TURN`], and does not depend on who else is in line.
+    fn place(&self, group: &Shared) -> [u8; 32] {
+        let turn = self.now.div_euclid(TURN);
+        Sha256::digest(format!("{turn} {}", group.namespace.as_deref().unwrap_or_default())).into()
     }
 
     /// Those of the fewest that no jobs need stay what they are, or become the pool's own.

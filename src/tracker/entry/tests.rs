@@ -311,6 +311,22 @@ fn what_is_awaited_for_long_is_asked_about_after_a_tenth_of_that_time() {
     assert_eq!(entry.urgency(), Urgency::Briskly, "there was news");
 }
 
+/// Of an `HTCJob` with so many jobs, of which one does not leave the queue while others start.
+fn after_minutes(minutes: i64, jobs: usize) -> Urgency {
+    let mut entry = awaiting(SOON, jobs);
+    for number in 0..=60 * minutes {
+        let news = if number % 2 == 0 { JobStatus::Idle } else { JobStatus::Running };
+        entry.answered(queue(1000 + number * 1000, &[ad(0, JobStatus::Removed), ad(1, news)]));
+    }
+    entry.urgency()
+}
+
+#[test]
+fn news_of_other_jobs_do_not_keep_questions_about_many_going() {
+    assert_eq!((after_minutes(2, LARGE + 1), after_minutes(4, LARGE)), (Urgency::Briskly, Urgency::Briskly));
+    assert_eq!(after_minutes(4, LARGE + 1), Urgency::Interval);
+}
+
 #[test]
 fn jobs_that_are_being_accepted_join_those_that_are_shown() {
     let others = [staged(0, JobStatus::Idle), ad(7, JobStatus::Held)];

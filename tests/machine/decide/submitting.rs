@@ -8,6 +8,7 @@ use htc_operator::machine::facts::{
 use htc_operator::machine::outcome::Outcome;
 use htc_operator::machine::phase::Phase;
 use htc_operator::machine::transitions::Trigger;
+use htc_operator::machine::wishes::{Wish, Wished};
 use htc_operator::machine::{Attempt, Index, Kind, Rules, Settings, Timestamp, Work};
 use rstest::rstest;
 
@@ -397,12 +398,18 @@ fn jobs_of_earlier_parts_are_awaited_while_others_go_in() {
 }
 
 #[test]
-fn what_was_refused_or_is_proved_absent_is_not_awaited_while_others_go_in() {
-    for change in
-        [(|facts| facts.record.attempts[1].refusal = Some("ERROR: no".to_owned())) as fn(&mut Facts), |facts| {
-            facts.record.attempts[1].absent = true;
-        }]
-    {
+fn what_was_refused_or_withdrawn_or_is_proved_absent_is_not_awaited_while_others_go_in() {
+    let changes: [fn(&mut Facts); 3] = [
+        |facts| facts.record.attempts[1].refusal = Some("ERROR: no".to_owned()),
+        |facts| facts.record.attempts[1].absent = true,
+        |facts| {
+            for index in [2, 3] {
+                let wished = Wished { number: 1, wish: Wish::Remove { withdrawn: true }, untold: None };
+                facts.record.wishes.insert(Index(index), wished);
+            }
+        },
+    ];
+    for change in changes {
         let mut facts = in_parts();
         change(&mut facts);
         facts.in_flight = Some(in_flight(&facts, Kind::Submit, true));

@@ -391,6 +391,24 @@ mod of_namespaces {
         assert_eq!((sum("a"), sum("b")), (3, 3), "{goals:?}");
     }
 
+    #[rstest]
+    #[case::written(|needed| Wish::Divided { replicas: 1, needed })]
+    #[case::followed(|needed| Wish::Follow { needed, min: 0, max: 1, after: 300 })]
+    fn where_workers_are_fewer_than_namespaces_each_gets_some_within_a_day(
+        #[case] wish: fn(BTreeMap<Shared, u32>) -> Wish,
+    ) {
+        let of = |needed: &[(&str, u32)], now: i64| {
+            let goals = wish(counts(needed)).goals(&its("home"), &BTreeMap::new(), &BTreeSet::new(), now);
+            let got = goals.into_iter().filter(|(_, goal)| goal.wanted() > 0);
+            got.map(|(group, _)| group.namespace.unwrap()).collect::<Vec<_>>()
+        };
+        let all = [("a", 9), ("b", 9), ("c", 9)];
+        let got: BTreeSet<Vec<String>> = (0..24).map(|turn| of(&all, NOW + turn * TURN)).collect();
+        assert_eq!(got, ["a", "b", "c"].map(|name| vec![name.to_owned()]).into());
+        let begin = NOW - NOW.rem_euclid(TURN);
+        assert_eq!(of(&all, begin), of(&all, begin + TURN - 1), "nobody loses its workers within a turn");
+    }
+
     /// One of `a` is busy for ever, as others of its jobs follow; `b` waits.
     #[test]
     fn one_namespace_does_not_hold_all_workers_for_ever() {
