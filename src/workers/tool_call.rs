@@ -1,13 +1,13 @@
 //! Removal, hold and release, fetching and tidying: one call of one tool for the whole batch.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::batch::{Batch, asked, asked_for, fetch_failed, to_fetch};
 use super::err_tail::err_tail;
 use super::incoming::{Arrived, written};
 use super::sizes::touches;
-use super::{Queued, WorkItem, files, reserve};
+use super::{Queued, files, reserve};
 use crate::api::text::without_others;
 use crate::api::{ObjectName, Reason};
 use crate::condor::fetch::ToFetch;
@@ -209,20 +209,13 @@ fn transfer_limit(batch: &Batch) -> Duration {
     if alone { longest } else { longest.min(batch.shared.limits.transfer_together) }
 }
 
-/// How many jobs a request touches. Without a plan they may be any number.
-fn of_how_many(job: &WorkItem) -> usize {
-    let of_the_whole =
-        matches!(job.request.work, Work::Remove(Scope::All | Scope::Unfinished) | Work::Hold | Work::Release);
-    if of_the_whole && job.plan.is_none() { usize::MAX } else { touches(job) }
-}
-
 /// Runs the tool. How long the last of its calls took, if the schedd may have been busy with it for long.
 async fn call(batch: &Batch) -> Result<Duration, Unknown> {
     let schedd = &batch.schedd;
     let uids = batch.uids();
     let may_act = || batch.shared.fence.check().is_ok();
     let parts = InParts {
-        jobs: batch.jobs.iter().map(|job| of_how_many(job)).fold(0, usize::saturating_add),
+        jobs: batch.jobs.iter().map(|job| touches(job)).fold(0, usize::saturating_add),
         sizes: PartSizes::of_submissions(batch.shared.limits.jobs),
         may_act: &may_act,
     };
@@ -255,6 +248,7 @@ async fn call(batch: &Batch) -> Result<Duration, Unknown> {
 
 impl ToolCall {
     pub(super) async fn run(&mut self, batch: &Batch) {
+        let began = Instant::now();
         let result = tokio::select! {
             result = call(batch) => result.map(|took| self.took = took).map_err(Failure::from),
             // The tool is killed, as at the end of its time limit.
@@ -270,6 +264,8 @@ impl ToolCall {
             }
         };
         if result.is_err() {
+            // A schedd that did not answer in time needs its rest more than any other.
+            self.took = began.elapsed();
             self.too_much = too_much(batch).await;
             reserve::clear(batch).await;
         }

@@ -9,3 +9,4 @@ mod limits;
 mod queue;
 mod schedd;
 mod stuck;
+mod turns;

@@ -151,7 +151,12 @@ fn who_reads_no_answers_is_not_listened_to() {
             });
         }
     });
-    assert_eq!(desk.post(&desk.headers("a"), &ended("12.0", "0")).status, 204, "others are");
+    // On a machine that has much else to do, reading this one may take its time, too.
+    let others = || match desk.post(&desk.headers("a"), &ended("12.0", "0")).status {
+        204 => Ok(()),
+        status => Err(format!("{status}")),
+    };
+    wait_for("others to be listened to", PATIENCE, others).unwrap();
 }
 
 /// Connections to this port that a thread of the receiver has taken: what still waits for one has no inode. Each counts once: the
