@@ -20,7 +20,7 @@ use rustix::process::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::leftovers::{end_children, end_orphans};
+use super::leftovers::{end_children, end_orphans, remove_links};
 use super::{CANNOT_START, COMMAND, Confined, landlock_version};
 
 /// Where workers have what is HTCondor's.
@@ -90,6 +90,9 @@ pub enum NotStarted {
     /// The kernel has Landlock, and does not confine this process.
     #[error("the job cannot be confined: {0}")]
     Unconfined(#[from] RulesetError),
+    /// It has run, and its output is not to be read.
+    #[error("links that the job has left cannot be removed: {0}")]
+    Links(io::Error),
     /// Anything else.
     #[error("the job cannot be started: {0}")]
     System(#[from] io::Error),
@@ -126,7 +129,7 @@ pub fn run(words: &[OsString]) -> Result<u8, NotStarted> {
     command.arg(COMMAND).arg(format!("--dies-with={}", std::process::id()));
     let mut scoped = false;
     if Payloads::here() >= Payloads::FilesOnly {
-        let writes: Vec<PathBuf> = apart_from(&[Path::new(POOL), tree])?.into_iter().chain(own).collect();
+        let writes: Vec<PathBuf> = apart_from(&[Path::new(POOL), tree])?.into_iter().chain(own.clone()).collect();
         command.arg("--landlock").args(writes.iter().map(|path| write(path)));
         // The step that the job is started by is a program of the tree.
         let outer = Confined { read: vec![tree.to_owned()], write: writes, ..Confined::default() };
@@ -136,6 +139,9 @@ pub fn run(words: &[OsString]) -> Result<u8, NotStarted> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let end = runtime.block_on(job(&mut command))?;
     end_all(scoped);
+    if let Some(own) = own {
+        remove_links(&own).map_err(NotStarted::Links)?;
+    }
     match end {
         End::Code(code) => Ok(code),
         End::Signal(signal) => {

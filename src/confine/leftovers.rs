@@ -1,7 +1,9 @@
-//! Processes that jobs of a worker have left behind.
+//! Processes and links that jobs of a worker have left behind.
 
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +13,9 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 const PAUSE: Duration = Duration::from_millis(2);
 /// So many looks in sequence have to find nothing: one may miss a process that starts another one and ends meanwhile.
 const LOOKS: u32 = 5;
+
+/// What the starter calls a job's standard output and error. HTCondor can give back no output without them.
+const STREAMS: [&str; 2] = ["_condor_stdout", "_condor_stderr"];
 
 /// Sends SIGKILL to all processes that have been inherited by process 1, and to those that they leave to it, until there are none.
 /// Returns whether that was so before `most` was over.
@@ -48,6 +53,44 @@ pub(super) fn end_children(most: Duration) {
         kill_children(std::process::id(), |_| true);
         thread::sleep(PAUSE);
     }
+}
+
+/// Removes what is neither a file nor a folder from the folder of a job, and from the folders in that one. The job's processes have
+/// ended.
+///
+/// HTCondor's starter, which is confined by nothing, takes the job's output and the reasons of its wrapper from there, and follows
+/// links. It does not look into the folders below.
+///
+/// # Errors
+/// Something may be left.
+pub(super) fn remove_links(folder: &Path) -> io::Result<()> {
+    for inner in remove_links_in(folder)? {
+        remove_links_in(&inner)?;
+    }
+    Ok(())
+}
+
+/// Returns the folders in this one.
+fn remove_links_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mode = fs::symlink_metadata(folder)?.permissions().mode();
+    if mode & 0o700 != 0o700 {
+        // The starter needs no list of what it finds by its name.
+        fs::set_permissions(folder, fs::Permissions::from_mode(mode | 0o700))?;
+    }
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            folders.push(entry.path());
+        } else if !kind.is_file() {
+            fs::remove_file(entry.path())?;
+            if STREAMS.iter().any(|name| entry.file_name() == *name) {
+                fs::File::create_new(entry.path())?;
+            }
+        }
+    }
+    Ok(folders)
 }
 
 /// Whether its program is one of the tree. What hides its program does not belong to it.
@@ -95,6 +138,33 @@ mod tests {
         assert!(is_child(&stat("x) S 4 (y", "R", 1), 3), "brackets in the name of a program");
         assert!(!is_child(&stat("sh", "Z", 1), 3) && is_child(&stat("sh", "Z", 2), 3));
         assert!(!is_child("", 3));
+    }
+
+    #[test]
+    fn links_are_removed_where_the_starter_looks_and_files_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let scratch = folder.path().join("scratch");
+        fs::create_dir(&scratch).unwrap();
+        for place in [folder.path(), &scratch] {
+            fs::write(place.join("file"), "").unwrap();
+            for (to, name) in
+                [("file", "link"), ("/etc", "folder"), ("/nonexistent", ".hidden"), ("/etc/passwd", STREAMS[0])]
+            {
+                std::os::unix::fs::symlink(to, place.join(name)).unwrap();
+            }
+        }
+        let _socket = std::os::unix::net::UnixListener::bind(scratch.join("socket")).unwrap();
+        fs::set_permissions(&scratch, fs::Permissions::from_mode(0o300)).unwrap();
+        remove_links(folder.path()).unwrap();
+        let names = |place: &Path| {
+            let mut names: Vec<_> = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(folder.path()), [STREAMS[0], "file", "scratch"]);
+        assert_eq!(names(&scratch), [STREAMS[0], "file"]);
+        assert_eq!(fs::read(scratch.join(STREAMS[0])).unwrap(), b"");
+        assert!(remove_links(Path::new("/nonexistent")).is_err());
     }
 
     #[test]

@@ -32,6 +32,8 @@ fn main() -> ExitCode {
         Err(why) => {
             eprintln!("htc-operator: {why}");
             if let Some(file) = std::env::var_os(ERROR_FILE) {
+                // The job may have put a link there, which the starter would follow.
+                let _ = std::fs::remove_file(&file);
                 let _ = std::fs::write(file, format!("{why}\n"));
             }
             ExitCode::FAILURE

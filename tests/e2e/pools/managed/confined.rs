@@ -9,10 +9,10 @@ use bed::{Namespace, PATIENCE, is_true};
 
 use super::super::site::{delete, wait_condition, wait_ready};
 use super::node::Node;
-use super::{Cluster, POOL, apply, ends_well, fixed, lasting, pool, wait_workers};
+use super::{Cluster, POOL, apply, ends_well, fixed, lasting, pool, wait_workers, worker_secret};
 
 on_versions! {
-    both: payloads_reach_nothing_of_their_worker_and_leave_nothing_there;
+    both: payloads_reach_nothing_of_their_worker_and_leave_nothing_there, links_lead_the_starter_nowhere;
     trixie: a_pool_says_that_its_payloads_are_not_confined;
 }
 
@@ -126,6 +126,51 @@ fn a_pool_says_that_its_payloads_are_not_confined(version: Version) {
         assert!(message.contains("own-worker-0 may read the worker's token"), "{message}");
         ends_well(&here, node, "neighbour");
         for name in ["neighbour", "tries", "after"] {
+            here.delete(name);
+        }
+        delete(&here, POOL);
+    });
+}
+
+/// A payload leaves links where HTCondor's starter, which is confined by nothing, looks for output. It makes them until it is killed, so that
+/// `job.sh` removes them in vain.
+const LINKS: &str = "scratch=$(cd ../.. && pwd)
+    for folder in /proc/[0-9]*; do
+        read -r comm <$folder/comm && [ $comm = condor_starter ] && starters=\"$starters ${folder#/proc/}\"
+    done
+    make() {
+        while :; do
+            ln -sf /htcpool/local/tokens.d/token $scratch/token
+            ln -sf /htcpool/local/tokens.d/token $scratch/_condor_stdout
+            for starter in $starters; do
+                ln -sf /htcpool/local/execute/dir_$starter/payload.conf $scratch/a-$starter
+                ln -sf /htcpool/local/execute/dir_$starter/scratch/payload.conf $scratch/b-$starter
+            done
+            : >/runs/made
+        done
+    }
+    (make </dev/null >/dev/null 2>&1 &)
+    until [ -e /runs/made ]; do sleep 0.1; done\n";
+
+fn links_lead_the_starter_nowhere(version: Version) {
+    let cluster = Cluster::start(version, true);
+    let here = cluster.namespace();
+    Node::run(&cluster.bed, &here.name, version, |node| {
+        apply(&here, pool(&fixed(1)));
+        wait_ready(&here, POOL, "Answering");
+        let mut neighbour = lasting("neighbour");
+        neighbour["spec"]["env"] = json!([{ "name": "PASSWORD", "value": "sesame-of-a-neighbour" }]);
+        here.create(&neighbour);
+        here.wait_phase("neighbour", "Running");
+        runs(&here, "links", LINKS);
+        here.wait_output("links");
+        let token = here.secret_entry(&worker_secret(&here.name, 0), "token");
+        for file in bed::files_below(&here.output("links", 0), &|_| true) {
+            let text = fs::read_to_string(&file).unwrap();
+            assert!(!text.contains(token.trim()) && !text.contains("sesame-of-a-neighbour"), "{}", file.display());
+        }
+        ends_well(&here, node, "neighbour");
+        for name in ["neighbour", "links"] {
             here.delete(name);
         }
         delete(&here, POOL);
