@@ -197,7 +197,7 @@ fn each_answer_has_its_meaning() {
         (status(409, "Conflict"), refused(false, 0)),
         (status(404, "NotFound"), Told::Never { missed: false }),
         (terminating(), Told::Never { missed: false }),
-        (status(403, "Forbidden"), Told::Never { missed: true }),
+        (status(403, "Forbidden"), refused(false, 0)),
         (status(400, "BadRequest"), Told::Never { missed: true }),
         (status(422, "Invalid"), Told::Never { missed: true }),
         (wait(500, 2), refused(false, 2)),
