@@ -353,15 +353,14 @@ fn what_it_means(error: &ApiError) -> Result<Told, TellError> {
         Some(409) if error.answer().is_some_and(Status::is_already_exists) => Ok(Told::Done),
         Some(404) => Ok(Told::Never { missed: false }),
         Some(403) if error.answer().is_some_and(is_on_its_way_out) => Ok(Told::Never { missed: false }),
-        // An API server that has just started refuses what it will allow once it has read the roles.
-        Some(403) => refused(false),
         Some(400 | 422) => {
             let message = error.answer().map(|status| status.message.as_str());
             tracing::warn!(message, "an Event was refused");
             Ok(Told::Never { missed: true })
         }
-        // Somebody else's hand in it, or a webhook that fails: it may be this namespace's, or this object's.
-        Some(409 | 500 | 504) => refused(false),
+        // Somebody else's hand in it, or a webhook that fails: it may be this namespace's, or this object's. By a 403 an API server that has
+        // just started refuses what it will allow once it has read the roles.
+        Some(403 | 409 | 500 | 504) => refused(false),
         // The limit may be this namespace's.
         Some(429 | 503) => refused(true),
         None if matches!(error, ApiError::Silent { .. }) => refused(false),
