@@ -57,6 +57,7 @@ fn what_is_wrong_with_a_config_map_is_said_and_waited_for(version: Version) {
     let (here, there) = (bed.namespace(), bed.namespace());
     // Of the same name, in another namespace.
     put(&there, "missing", &json!({ "list": "not yours\n" }));
+    here.let_read_config_map("missing");
     put(&here, "other-key", &json!({ "lists": "a\n" }));
     put(&here, "long", &json!({ "list": "x\n".repeat(10_001) }));
     put(&here, "tab", &json!({ "list": "a\nb\tc\n" }));

@@ -75,6 +75,7 @@ fn items_of_a_config_map_run_again(version: Version) {
             "metadata": { "name": "inputs", "namespace": here.name, "labels": { "htc.cern.ch/use": "items" } } });
         bed.apply(&config_map);
     };
+    here.let_read_config_map("inputs");
     put("one\ntwo\nthree \"words\"\n");
     let mut sums = htcjob("sums", "echo $1 $2; [ $JOB_NAME != sums ] || [ $1 = 1 ]");
     sums["spec"]["itemsFrom"] = json!({ "configMapKeyRef": { "name": "inputs", "key": "list" } });

@@ -108,9 +108,9 @@ fn startd(here: &Namespace<'_>, node: &Node<'_>, folder: &Path, token: &str, lie
         folder.display(),
         address(&service),
     );
-    let lines: Vec<String> = lies.iter().map(|(name, value)| format!("{name} = \"{value}\"\n")).collect();
+    let added: Vec<String> = lies.iter().map(|(name, value)| format!("{name} = \"{value}\"\n")).collect();
     let told: Vec<&str> = lies.iter().map(|(name, _)| *name).collect();
-    let text = format!("{worker}{own}{}STARTD_ATTRS = $(STARTD_ATTRS) Hostile {}\n", lines.concat(), told.join(" "));
+    let text = format!("{worker}{own}{}STARTD_ATTRS = $(STARTD_ATTRS) Hostile {}\n", added.concat(), told.join(" "));
     let config = folder.join("condor_config");
     account.write(&config, text, 0o644).unwrap();
     let master = here.bed.pool.bin_dir().parent().unwrap().join("sbin/condor_master");
