@@ -85,6 +85,9 @@ fn a_managed_pool_that_hangs_holds_up_no_other_pool(version: Version) {
     site.bed.through(&proxy);
     site.bed.start_operator();
     let (hangs, here) = (site.bed.namespace(), site.bed.namespace());
+    for namespace in [&hangs, &here] {
+        namespace.let_operator("namespace-pools");
+    }
     hang(&proxy, "POST", &hangs, "services");
     managed::apply(&hangs, managed::pool(&managed::fixed(1)));
     wait_hangs(&proxy);
