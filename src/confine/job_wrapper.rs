@@ -20,7 +20,7 @@ use rustix::process::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::leftovers::{end_children, end_orphans, remove_links};
+use super::leftovers::{end_children, end_orphans, remove_links, restore_streams};
 use super::{CANNOT_START, COMMAND, Confined, landlock_version};
 
 /// Where workers have what is HTCondor's.
@@ -124,7 +124,8 @@ pub fn run(words: &[OsString]) -> Result<u8, NotStarted> {
     if !end_orphans(tree, MOST) {
         return Err(NotStarted::Leftovers);
     }
-    let own = own_folder(&std::env::current_dir()?);
+    let current = std::env::current_dir()?;
+    let own = own_folder(&current);
     let mut command = Command::new(&program);
     command.arg(COMMAND).arg(format!("--dies-with={}", std::process::id()));
     let mut scoped = false;
@@ -140,7 +141,7 @@ pub fn run(words: &[OsString]) -> Result<u8, NotStarted> {
     let end = runtime.block_on(job(&mut command))?;
     end_all(scoped);
     if let Some(own) = own {
-        remove_links(&own).map_err(NotStarted::Links)?;
+        remove_links(&own).and_then(|()| restore_streams(&current)).map_err(NotStarted::Links)?;
     }
     match end {
         End::Code(code) => Ok(code),

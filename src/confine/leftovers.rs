@@ -70,6 +70,20 @@ pub(super) fn remove_links(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes an empty file of each stream that is not there any more in the folder that a job was started in: removed by the job, or as a link.
+///
+/// # Errors
+/// One may be missing.
+pub(super) fn restore_streams(folder: &Path) -> io::Result<()> {
+    for name in STREAMS {
+        match fs::File::create_new(folder.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
 /// Returns the folders in this one.
 fn remove_links_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mode = fs::symlink_metadata(folder)?.permissions().mode();
@@ -85,9 +99,6 @@ fn remove_links_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
             folders.push(entry.path());
         } else if !kind.is_file() {
             fs::remove_file(entry.path())?;
-            if STREAMS.iter().any(|name| entry.file_name() == *name) {
-                fs::File::create_new(entry.path())?;
-            }
         }
     }
     Ok(folders)
@@ -161,9 +172,12 @@ mod tests {
             names.sort();
             names
         };
-        assert_eq!(names(folder.path()), [STREAMS[0], "file", "scratch"]);
-        assert_eq!(names(&scratch), [STREAMS[0], "file"]);
-        assert_eq!(fs::read(scratch.join(STREAMS[0])).unwrap(), b"");
+        assert_eq!(names(folder.path()), ["file", "scratch"]);
+        assert_eq!(names(&scratch), ["file"]);
+        fs::write(scratch.join(STREAMS[1]), "kept").unwrap();
+        restore_streams(&scratch).unwrap();
+        assert_eq!(STREAMS.map(|name| fs::read(scratch.join(name)).unwrap()), [Vec::new(), b"kept".to_vec()]);
+        assert!(restore_streams(Path::new("/nonexistent")).is_err());
         assert!(remove_links(Path::new("/nonexistent")).is_err());
     }
 
