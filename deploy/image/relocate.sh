@@ -15,11 +15,11 @@ rm -rf "$root"/usr/share/doc "$root"/usr/share/man "$root"/usr/share/locale "$ro
 
 # What the daemons of a pool start, and what administrators call. HTCondor's packages have more: programs that fetch URLs for jobs, open
 # shells beside them, or speak to other batch systems. A program that is not there is started by nobody.
-keep='condor_master condor_collector condor_negotiator condor_schedd condor_shadow condor_startd condor_starter condor_procd condor_preen
-condor_shared_port condor_pid_ns_init condor_gpu_discovery condor_gpu_utilization htc-confine htc-job-wrapper
-condor_off condor_on condor_reconfig condor_restart condor_set_shutdown condor_fetchlog condor_updates_stats procd_ctl'
+keep="condor_master condor_collector condor_negotiator condor_schedd condor_shadow condor_startd condor_starter condor_procd condor_preen \
+condor_shared_port condor_pid_ns_init condor_gpu_discovery condor_gpu_utilization htc-confine htc-job-wrapper \
+condor_off condor_on condor_reconfig condor_restart condor_set_shutdown condor_fetchlog condor_updates_stats procd_ctl"
 for file in "$root"/usr/sbin/* "$root"/usr/libexec/condor/*; do
-    case " $(echo $keep) " in
+    case " $keep " in
         *" ${file##*/} "*) ;;
         *) rm -rf "$file" ;;
     esac
