@@ -305,7 +305,7 @@ fn ports_are_served_with_limits_of_connections() {
     assert!(said.is_empty(), "\n{said}");
 }
 
-/// What waits for all of several things, or shares turns out without looking at namespaces.
+/// Calls that wait for several things at once, or share permits without regard to namespaces.
 const SHARED_BLINDLY: [&str; 5] = ["Semaphore", "join_all", "buffer_unordered", ".buffered(", "for_each_concurrent"];
 /// Where that is right, and why.
 const MAY_SHARE_BLINDLY: [(&str, &str); 8] = [

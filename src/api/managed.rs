@@ -185,11 +185,11 @@ pub struct Workers {
 /// Whose jobs one worker runs that is no HTCJob's own.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// Those of one namespace, as long as the worker is there. A payload reaches no job of another namespace. The workers are divided among
+    /// The jobs of one namespace, for the life of the worker. A payload reaches no job of another namespace. The workers are divided among
     /// the namespaces whose jobs wait or run.
     #[default]
     Namespace,
-    /// Those of all namespaces that may use the pool. A payload may take over its worker, and reach the jobs that run there afterwards.
+    /// The jobs of all namespaces that may use the pool. A payload may take over its worker, and reach the jobs that run there afterwards.
     None,
 }
 

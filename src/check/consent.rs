@@ -12,7 +12,7 @@ use crate::kubernetes::{ApiError, limited, watched};
 /// Most objects that are asked about.
 const OBJECTS: usize = 200;
 
-/// Those without the label, with the commands that set it; none if no `HTCJob` names any.
+/// Lists the objects without the label and the commands that set it. None if no `HTCJob` names an object.
 pub(super) async fn labels(client: &Client, namespace: Option<&str>) -> Option<Result<String, String>> {
     match ask(client, namespace).await {
         Ok(asked) if asked.named == 0 => None,
@@ -21,10 +21,10 @@ pub(super) async fn labels(client: &Client, namespace: Option<&str>) -> Option<R
     }
 }
 
-/// What was found.
+/// The objects that `HTCJob`s name.
 struct Asked {
     named: usize,
-    /// Those that may be read and have no label.
+    /// Commands for the objects that can be read and have no label.
     unlabelled: Vec<String>,
     left_out: usize,
 }
@@ -62,7 +62,7 @@ async fn ask(client: &Client, namespace: Option<&str>) -> Result<Asked, ApiError
     Ok(Asked { named: named.len(), unlabelled, left_out: named.len().saturating_sub(OBJECTS) })
 }
 
-/// What an `HTCJob` names and has use for still: its items are read before anything is submitted.
+/// The objects that an `HTCJob` still needs. It reads its items before anything is submitted.
 fn uses(job: &HTCJob) -> Vec<(Use, String)> {
     let pending = job.status.as_ref().is_none_or(|status| matches!(status.phase, None | Some(Phase::Pending)));
     let items = job.spec.items_from.as_ref().filter(|_| pending).map(|from| &from.config_map_key_ref.name);
@@ -71,7 +71,8 @@ fn uses(job: &HTCJob) -> Vec<(Use, String)> {
     items.into_iter().chain(secret.map(|name| (Use::Credentials, name.clone()))).collect()
 }
 
-/// What is missing, or may not be read, is said by the `HTCJob`s that name it.
+/// Tells whether an object has the label. An object that is missing or may not be read counts as labelled: the condition of its
+/// `HTCJob`s names it.
 async fn is_allowed(client: &Client, what: Use, object: &ObjectName) -> Result<bool, ApiError> {
     let ObjectName { namespace, name } = object;
     match what {

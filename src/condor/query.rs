@@ -88,7 +88,7 @@ impl Schedd {
         self.ask_queue(&format!("({} || !isString(HTCJobUID))", among(uids)), uids).await
     }
 
-    /// Those in the queue that are of an attempt of one of these objects from the given one on.
+    /// Asks for the jobs in the queue of these objects that belong to the given attempt or a later one.
     pub async fn queue_of_attempts(&self, parts: &[(Uid, Attempt)]) -> Result<Shown, Unknown> {
         let mut shown = Shown::default();
         for parts in parts.chunks(ALTERNATIVES) {

@@ -94,23 +94,31 @@ impl Schedd {
         users: KnownUsers,
         health: Health,
     ) -> Self {
-        let (identity, lacking, latest) = (Identity::Operator, Arc::default(), Mutex::default());
-        let (pauses, suspects, spent, users) = (Arc::default(), Arc::default(), Mutex::default(), Arc::new(users));
-        let (secret, shadows) = (None, Mutex::default());
+        Self::with_users(name, operator, tools, clock, Arc::new(users), health)
+    }
+
+    fn with_users(
+        name: ScheddName,
+        operator: String,
+        tools: Tools,
+        clock: Clock,
+        users: Arc<KnownUsers>,
+        health: Health,
+    ) -> Self {
         Self {
             name,
             operator,
             tools,
             clock,
-            identity,
+            identity: Identity::Operator,
             users,
-            pauses,
-            suspects,
-            secret,
-            lacking,
-            latest,
-            spent,
-            shadows,
+            pauses: Arc::default(),
+            suspects: Arc::default(),
+            secret: None,
+            lacking: Arc::default(),
+            latest: Mutex::default(),
+            spent: Mutex::default(),
+            shadows: Mutex::default(),
             health,
         }
     }
@@ -124,26 +132,13 @@ impl Schedd {
     /// The same schedd for another identity, whose tools these are.
     #[must_use]
     pub fn acting_as(&self, identity: Identity, tools: Tools) -> Self {
-        let (name, operator, users) = (self.name.clone(), self.operator.clone(), Arc::clone(&self.users));
-        let (lacking, latest, spent, health) =
-            (Arc::default(), Mutex::default(), Mutex::default(), self.health.clone());
-        let (clock, pauses, suspects) = (self.clock, Arc::clone(&self.pauses), Arc::clone(&self.suspects));
-        let (secret, shadows) = (self.secret.clone(), Mutex::default());
+        let (name, operator, health) = (self.name.clone(), self.operator.clone(), self.health.clone());
         Self {
-            name,
-            operator,
-            tools,
-            clock,
             identity,
-            users,
-            pauses,
-            suspects,
-            secret,
-            lacking,
-            latest,
-            spent,
-            shadows,
-            health,
+            pauses: Arc::clone(&self.pauses),
+            suspects: Arc::clone(&self.suspects),
+            secret: self.secret.clone(),
+            ..Self::with_users(name, operator, tools, self.clock, Arc::clone(&self.users), health)
         }
     }
 
@@ -183,7 +178,7 @@ impl Schedd {
         let output = self.question(TOOL, &arguments, self.tools.limit, NUMBERS).await?;
         let text = String::from_utf8_lossy(&output.stdout);
         let words: Vec<&str> = text.split_whitespace().collect();
-        // That of another's pool may say anything, or nothing, of its shadows.
+        // The schedd of an external pool has no such attribute, or one of its own.
         if let [name, birthdate, shadows @ ..] = words.as_slice()
             && let Ok(birthdate) = birthdate.parse()
         {
@@ -196,7 +191,7 @@ impl Schedd {
         Err(unknown(Why::Incomplete, message))
     }
 
-    /// What its ad has in the attribute [`SHADOWS`], by the latest answer of [`Schedd::who`].
+    /// The attribute [`SHADOWS`] of the schedd's ad in the latest answer of [`Schedd::who`].
     #[must_use]
     pub fn shadows(&self) -> Option<String> {
         self.shadows.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -95,7 +95,7 @@ pub struct Good {
 }
 
 impl Good {
-    /// That of a token which is made anew regularly: the same for all that are made within one period.
+    /// The validity of a token that is renewed regularly. Tokens made within one period have the same.
     #[must_use]
     pub const fn renewed(now: i64) -> Self {
         let from = now - now.rem_euclid(PERIOD);

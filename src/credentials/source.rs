@@ -31,12 +31,12 @@ pub(super) enum Source {
     Nothing,
 }
 
-/// Who names a Secret.
+/// The kind of object that names a Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SecretOf {
-    /// Whoever may create HTCJobs: the Secret itself allows it, by a label.
+    /// An HTCJob. The Secret must have the label that allows it.
     HTCJobs,
-    /// Whoever may create HTCPools, or this operator for its managed ones.
+    /// An HTCPool, or this operator for a managed pool. No label is needed.
     Pool,
 }
 

@@ -29,7 +29,7 @@ impl fmt::Display for Tenant {
 }
 
 impl Tenant {
-    /// That of the workers which HTCJobs of a namespace share.
+    /// The workers that the HTCJobs of one namespace share.
     #[must_use]
     pub fn sharing(isolation: Isolation, namespace: &str) -> Self {
         match isolation {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::api::ObjectName;
 
-/// What is known of the looks at each of them.
+/// The state of each pool's looks.
 #[derive(Debug, Default)]
 pub(super) struct Due {
     /// Counts the news.

@@ -14,6 +14,7 @@ mod made;
 pub mod mini;
 pub mod names;
 pub mod objects;
+pub mod paths;
 mod payload;
 mod said;
 pub mod scale;

@@ -17,7 +17,7 @@ use crate::retry::Backoff;
 /// condor_q shows this many jobs in less than half a second.
 pub(super) const LARGE: usize = 2000;
 
-/// What is awaited for this time without news is for the looks at all jobs to show.
+/// After this time without news, only the looks at all jobs ask for what is awaited.
 const TOO_LONG: Duration = Duration::from_secs(200);
 
 /// Looks without news after which it is no longer asked briskly. The schedd has a job's files a second after

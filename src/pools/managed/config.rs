@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 
 use super::names::{Names, OPERATOR, PORT, Role};
+use super::paths::{LOCAL, RELEASE, SPOOL};
 use super::{payload, shadow};
 use crate::condor::description::{IMAGE, MINI_CLUSTER, SHARED, WORKER_MINI_CLUSTER};
 use crate::condor::startds::PAYLOADS;
@@ -24,17 +25,6 @@ pub const WORKER_IMAGE: &str = "HTCWorkerImage";
 
 /// Attribute of slots: the HTCondor user whose jobs alone start there, or [`SHARED`].
 const WORKER_OWNER: &str = "HTCWorkerOwner";
-
-/// Where HTCondor is in its own image, and in those that it is brought into.
-pub const RELEASE: &str = "/htcondor";
-/// Folder of the configuration.
-pub const CONFIG: &str = "/htcpool/config";
-/// Folder of all that is written and need not outlive the pod.
-pub const LOCAL: &str = "/htcpool/local";
-/// Folder of what outlives it.
-pub const SPOOL: &str = "/htcpool/spool";
-/// Folder of the Secret, for the container that prepares the others.
-pub const SECRET: &str = "/htcpool/secret";
 
 /// What the daemons of all roles have.
 const COMMON: &str = r"LOCAL_CONFIG_FILE =

@@ -15,7 +15,7 @@ const TURN: i64 = 3600;
 /// Workers that are decided about together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
-    /// Those that HTCJobs share.
+    /// Workers that HTCJobs share.
     Shared(Shared),
     /// Those of one HTCJob, by its uid.
     HTCJob(String),
@@ -24,7 +24,7 @@ pub enum Group {
 /// Workers that HTCJobs share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shared {
-    /// What they are containers of.
+    /// The image of the workers.
     pub image: String,
     /// The namespace whose jobs alone run there. None: those of all namespaces.
     pub namespace: Option<String>,
@@ -137,7 +137,7 @@ impl Wish {
             }
             Self::Follow { needed, min, max, after } => {
                 let goal = |(group, (asked, given)): (Shared, (u32, u32))| {
-                    // What is its own namespace's is no other one's when a job ends there: it is given back as soon as its jobs have ended.
+                    // A worker of one namespace is of no use to another. It is drained as soon as its jobs have ended.
                     let goal = if group.namespace.is_some() && given < asked {
                         Goal::Replicas(given)
                     } else {
@@ -176,7 +176,7 @@ impl Division<'_> {
         let asking = asked.iter().filter(|(_, asked)| **asked > 0).map(|(group, _)| &group.namespace);
         let is_scarce = asking.collect::<BTreeSet<_>>().len() > self.max as usize;
         let owner = |group: &Shared| (is_scarce.then(|| self.place(group)), group.namespace.clone());
-        // The fewest are for whom of the own image they are needed by, and what is left of them is ready for the next one.
+        // The minimum goes first to the groups of the pool's image that need workers. The rest of it stays ready.
         let others: u32 = given.iter().filter(|(group, _)| !self.is_of_own(group)).map(|(_, given)| *given).sum();
         given = share(&of_own, given, fewest.saturating_add(others), owner);
         self.keep(&mut given, fewest);
@@ -193,7 +193,7 @@ impl Division<'_> {
         Sha256::digest(format!("{turn} {}", group.namespace.as_deref().unwrap_or_default())).into()
     }
 
-    /// Those of the fewest that no jobs need stay what they are, or become the pool's own.
+    /// Assigns the minimum workers that no jobs need: existing workers keep their group, new ones join the pool's own.
     fn keep(&self, given: &mut BTreeMap<Shared, u32>, fewest: u32) {
         let has: u32 = given.iter().filter(|(group, _)| self.is_of_own(group)).map(|(_, given)| *given).sum();
         let mut left = fewest.saturating_sub(has);

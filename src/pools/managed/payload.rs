@@ -3,7 +3,7 @@
 //! They have the account of the worker's HTCondor, whose token would let them advertise workers of their own. HTCondor's starter
 //! starts each job by [`WRAPPER`], which takes that from it.
 
-use super::config::LOCAL;
+use super::paths::LOCAL;
 use crate::condor::startds::PAYLOADS;
 use crate::confine::job_wrapper::Payloads;
 
@@ -34,7 +34,7 @@ pub(super) fn config() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::{CONFIG, RELEASE, SECRET, SPOOL};
+    use super::super::paths::{CONFIG, RELEASE, SECRET, SPOOL};
     use super::*;
     use crate::confine::job_wrapper::{EXECUTE, LIBEXEC, POOL};
 

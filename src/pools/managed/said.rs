@@ -39,7 +39,7 @@ impl Said {
     }
 }
 
-/// Those that are no HTCJob's own.
+/// Workers that do not belong to one HTCJob.
 fn shared(groups: &BTreeMap<Group, Evidence>) -> impl Iterator<Item = (&Shared, &Evidence)> + Clone {
     groups.iter().filter_map(|(group, evidence)| match group {
         Group::Shared(shared) => Some((shared, evidence)),
@@ -164,7 +164,7 @@ pub(super) fn shadows_said(shadows: Shadows) -> Said {
     }
 }
 
-/// What it means that shadows are not confined.
+/// The consequence of shadows without confinement, for messages.
 const REACH: &str = "a payload that replaces its worker's HTCondor may read files of other jobs in the schedd's spool";
 
 /// What is to be said of the confinement of jobs, by the workers that HTCondor knows: the worst of it.

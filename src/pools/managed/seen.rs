@@ -53,7 +53,7 @@ pub(super) struct Memory {
     drained: HashSet<String>,
     /// Those whose end has been counted, or whose image was waited for in vain.
     ended: HashSet<String>,
-    /// Those whose Secret has been seen to, by their uids.
+    /// Uids of the workers whose Secret exists.
     tokens: HashSet<String>,
     /// Those that were asked for and are not shown yet.
     pub(super) made: Made,
@@ -93,7 +93,7 @@ impl Memory {
         self.answer = Some((now, answer));
     }
 
-    /// Workers that have not begun and whose Secret nobody has seen to: their numbers, uids and tenants.
+    /// Number, uid and tenant of each worker that has not begun and has no Secret yet.
     pub(super) fn without_token(&self, pods: &[Arc<KubePod>], names: &Names) -> Vec<(u32, String, Tenant)> {
         let waiting = pods.iter().filter(|pod| matches!(state(pod), Pod::Waiting { .. }));
         let lacking = waiting.filter_map(|pod| {

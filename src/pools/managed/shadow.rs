@@ -4,7 +4,7 @@
 //! `symlink`, `chmod` (`NTreceivers.cpp`, 23.9.6 and 25.13.2). The account of the shadow is that of the schedd, which has the pool's signing
 //! key and the spool folders of all jobs. So the schedd starts [`SCRIPT`] in its place, which gives up all but one job's folders by Landlock.
 
-use super::config::{CONFIG, LOCAL, SPOOL};
+use super::paths::{CONFIG, LOCAL, SPOOL};
 use crate::condor::schedd::SHADOWS;
 
 /// What the schedd starts for each run of a job.
@@ -69,7 +69,7 @@ mod tests {
     use strum::IntoEnumIterator as _;
 
     use super::*;
-    use crate::pools::managed::config::RELEASE;
+    use crate::pools::managed::paths::RELEASE;
 
     #[test]
     fn script_confines_to_one_jobs_folders() {

@@ -30,7 +30,7 @@ pub(super) struct Asker<'a> {
 pub(super) struct Demand {
     /// Of workers that HTCJobs share.
     wish: Wish,
-    /// Those of `HTCJob`s of which it is not known what they have to do: no worker that there is goes for that.
+    /// Groups with `HTCJob`s whose jobs are not known. Their workers stay.
     unknown: BTreeSet<Shared>,
     /// Of workers of one `HTCJob`, by its uid; none of one that cannot be read, or of which it is not known what it has to do.
     own: BTreeMap<String, Option<Asks>>,
@@ -148,7 +148,7 @@ impl Demand {
     }
 }
 
-/// Those that are there before jobs need any.
+/// The workers that exist before jobs need any.
 fn of_pool(design: &Design<'_>) -> Shared {
     shared(design.spec, worker_image(design.spec), &design.names.pool.namespace)
 }

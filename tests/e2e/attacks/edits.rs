@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use testbed::{Client, Version, wait_for};
 
-use crate::credentials::site::{Site, let_read, put_secret, wait_says, with_secret};
+use crate::credentials::site::{Site, put_secret, wait_says, with_secret};
 use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, ids, is_true, of};
 
 on_versions! {
@@ -33,7 +33,7 @@ fn site(version: Version) -> (Site, Client) {
 fn hers(site: &Site) -> Namespace<'_> {
     let here = site.bed.namespace();
     put_secret(&here, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
-    let_read(&here, "mine");
+    here.let_read_secret("mine");
     here
 }
 

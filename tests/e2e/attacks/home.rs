@@ -4,7 +4,7 @@ use std::fs;
 
 use testbed::{Account, Owned, Version};
 
-use crate::credentials::site::{Site, let_read, put_secret, with_secret};
+use crate::credentials::site::{Site, put_secret, with_secret};
 use bed::{PATIENCE, Promise, UNTIL_LET_GO, condition, ids, is_true};
 
 on_versions! {
@@ -39,7 +39,7 @@ fn no_tool_obeys_what_lies_there(version: Version) {
     site.bed.start_operator();
     let here = site.bed.namespace();
     put_secret(&here, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
-    let_read(&here, "mine");
+    here.let_read_secret("mine");
     let alice = site.bed.pool.client("alice@test").unwrap();
 
     let source = format!("echo '{}' >user_config; {UNTIL_LET_GO}", planted.trim());

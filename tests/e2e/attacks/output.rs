@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use testbed::{Account, Version, wait_for};
 
-use crate::credentials::site::{Site, let_read, put_secret, with_secret};
+use crate::credentials::site::{Site, put_secret, with_secret};
 use bed::{Namespace, PATIENCE, Promise, UNTIL_LET_GO, condition, ids, is_true, of};
 
 on_versions! {
@@ -75,7 +75,7 @@ fn attack(version: Version, arguments: &[&str]) {
     let [ledger, sandbox, output] = marked.folders.each_ref().map(|folder| folder.display().to_string());
 
     put_secret(&attacker, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
-    let_read(&attacker, "mine");
+    attacker.let_read_secret("mine");
     let alice = site.bed.pool.client("alice@test").unwrap();
     let quoted = |text: &str| format!("\"{text}\"");
     // The schedd sees the name of the file in its spool folder, and the tool the path that it was submitted with.

@@ -2,7 +2,7 @@
 
 use testbed::{Client, Version, wait_for};
 
-use crate::credentials::site::{Site, let_read, put_secret, wait_says, with_secret};
+use crate::credentials::site::{Site, put_secret, wait_says, with_secret};
 use bed::{OFTEN, PATIENCE, UNTIL_LET_GO, ids, is_true};
 
 on_versions! {
@@ -16,7 +16,7 @@ fn one_users_ads_are_a_doubt_about_its_own_jobs_alone(version: Version) {
     let site = Site::start(version);
     let (hers, ours) = (site.bed.namespace(), site.bed.namespace());
     put_secret(&hers, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
-    let_read(&hers, "mine");
+    hers.let_read_secret("mine");
     for name in ["crooked", "nameless", "huge", "doomed"] {
         hers.create(&with_secret(name, "mine", UNTIL_LET_GO));
     }
@@ -78,7 +78,7 @@ fn what_one_user_writes_holds_up_nobody_else(version: Version) {
     site.bed.start_operator();
     let (hers, ours) = (site.bed.namespace(), site.bed.namespace());
     put_secret(&hers, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
-    let_read(&hers, "mine");
+    hers.let_read_secret("mine");
     for name in ["flooded", "beside"] {
         hers.create(&with_secret(name, "mine", UNTIL_LET_GO));
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use testbed::{Account, Assets, Kdc, Version, wait_for};
 
-use crate::credentials::site::{Site, let_read, put_secret, users, wait_says, with_secret};
+use crate::credentials::site::{Site, put_secret, users, wait_says, with_secret};
 use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, is_true};
 
 on_versions! {
@@ -100,7 +100,7 @@ fn jobs_of_a_kerberos_user(version: Version) {
     bed.start_operator();
     let here = bed.namespace();
     put_secret(&here, "mine", &[("username", b"alice"), ("password", b"Xy8-open-sesame")]);
-    let_read(&here, "mine");
+    here.let_read_secret("mine");
     let began = Instant::now();
     for round in ["first", "after-its-end"] {
         let names = [format!("robots-{round}"), format!("alices-{round}")];
@@ -204,7 +204,7 @@ fn a_realm_of_a_users_choice() {
     bed.start_operator();
     let here = bed.namespace();
     put_secret(&here, "mine", &[("username", b"x@EVIL.EXAMPLE"), ("password", b"Xy8-open-sesame")]);
-    let_read(&here, "mine");
+    here.let_read_secret("mine");
     here.create(&with_secret("job", "mine", UNTIL_LET_GO));
     let message = wait_says(&here, "job", "Submitted", "CredentialsFailed", "EVIL.EXAMPLE, is not allowed");
     assert!(message.contains("allowed: TEST") && message.contains("--allowed-realms"), "{message}");
@@ -239,7 +239,7 @@ fn a_kdc_that_stops_answering_holds_up_nobody_else() {
     for number in 0..5 {
         let secret = format!("secret-{number}");
         put_secret(&evil, &secret, &[("username", b"alice"), ("password", b"Xy8-open-sesame")]);
-        let_read(&evil, &secret);
+        evil.let_read_secret(&secret);
         evil.create(&with_secret(&format!("job-{number}"), &secret, "true"));
     }
     wait_for("a KDC that is asked and does not answer", PATIENCE, || stalling.waiting.load(Ordering::SeqCst) > 0)

@@ -6,7 +6,7 @@ use std::thread;
 
 use testbed::{Account, Client, Version, wait_for};
 
-use crate::credentials::site::{Site, let_read, put_secret, with_secret};
+use crate::credentials::site::{Site, put_secret, with_secret};
 use bed::gates::Gates;
 use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, ids};
 
@@ -26,7 +26,7 @@ fn named_by_check_with_and_without_an_operator(version: Version) {
     let bed = &site.bed;
     let here = bed.namespace();
     put_secret(&here, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
-    let_read(&here, "mine");
+    here.let_read_secret("mine");
     let uid = here.create(&with_secret("left", "mine", UNTIL_LET_GO));
     here.create(&with_secret("stays", "mine", UNTIL_LET_GO));
     let left = ids(&here.wait_phase("left", "Running")).remove(0);
@@ -105,7 +105,7 @@ fn nothing_but_an_orphan_is_removed(version: Version) {
     let (hers, also_hers, ours) = (bed.namespace(), bed.namespace(), bed.namespace());
     for here in [&hers, &also_hers] {
         put_secret(here, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
-        let_read(here, "mine");
+        here.let_read_secret("mine");
     }
     let (left, left_job) = waiting(&hers, "left", Some("mine"));
     let (_, back_job) = waiting(&also_hers, "back", Some("mine"));

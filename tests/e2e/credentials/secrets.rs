@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use testbed::{Version, wait_for};
 
-use crate::credentials::site::{Site, let_read, put_secret, users, with_secret};
+use crate::credentials::site::{Site, put_secret, users, with_secret};
 use bed::{PATIENCE, UNTIL_LET_GO, condition, is_true, of};
 
 on_versions! {
@@ -19,7 +19,7 @@ fn each_namespace_in_its_own_name(version: Version) {
     for (here, token) in [(&a, &tokens[0]), (&b, &tokens[1])] {
         // The same name in both: it is the namespace that tells them apart.
         put_secret(here, "mine", &[("token", token.as_bytes())]);
-        let_read(here, "mine");
+        here.let_read_secret("mine");
     }
     let one = a.create(&with_secret("one", "mine", UNTIL_LET_GO));
     let two = a.create(&with_secret("two", "mine", UNTIL_LET_GO));
@@ -88,7 +88,7 @@ fn a_lost_ledger_finds_jobs_in_all_names(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     put_secret(&here, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
-    let_read(&here, "mine");
+    here.let_read_secret("mine");
     let uids = ["runs", "doomed"].map(|name| here.create(&with_secret(name, "mine", UNTIL_LET_GO)));
     let plain = here.create(&bed::htcjob("plain", UNTIL_LET_GO));
     for name in ["runs", "doomed", "plain"] {

@@ -2,7 +2,7 @@
 
 use testbed::Version;
 
-use crate::credentials::site::{Site, let_read, put_secret, wait_says, with_secret};
+use crate::credentials::site::{Site, put_secret, wait_says, with_secret};
 use bed::is_true;
 
 #[test]
@@ -13,12 +13,12 @@ fn one_more_than_a_namespace_may_use_waits_for_its_turn() {
     let token = site.token("alice@test", &[]);
     // One that fails is tried again and again, and so in use.
     put_secret(&here, "first", &[("something", b"else")]);
-    let_read(&here, "first");
+    here.let_read_secret("first");
     here.create(&with_secret("first", "first", "true"));
     wait_says(&here, "first", "Submitted", "CredentialsFailed", "expected the entries `token`");
     for namespace in [&here, &elsewhere] {
         put_secret(namespace, "second", &[("token", token.as_bytes())]);
-        let_read(namespace, "second");
+        namespace.let_read_secret("second");
         namespace.create(&with_secret("second", "second", "true"));
     }
     let message = wait_says(&here, "second", "Submitted", "CredentialsFailed", "--namespace-identities");

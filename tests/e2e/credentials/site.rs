@@ -94,11 +94,6 @@ pub fn put_secret(here: &Namespace<'_>, name: &str, entries: &[(&str, &[u8])]) {
     here.replace("secret", &secret);
 }
 
-/// Lets the operator read one Secret.
-pub fn let_read(here: &Namespace<'_>, secret: &str) {
-    here.let_read_secret(secret);
-}
-
 /// An `HTCJob` with the credentials of a Secret.
 pub fn with_secret(name: &str, secret: &str, source: &str) -> Value {
     let mut object = htcjob(name, source);

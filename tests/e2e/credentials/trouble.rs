@@ -2,7 +2,7 @@
 
 use testbed::{Version, wait_for};
 
-use crate::credentials::site::{Site, let_read, put_secret, users, wait_says, with_secret};
+use crate::credentials::site::{Site, put_secret, users, wait_says, with_secret};
 use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, is_true};
 
 on_versions! {
@@ -33,10 +33,10 @@ fn what_is_wrong_with_a_secret_is_said(version: Version) {
     ] {
         put_secret(&here, secret, entries);
         if secret != "no-right" {
-            let_read(&here, secret);
+            here.let_read_secret(secret);
         }
     }
-    let_read(&here, "missing");
+    here.let_read_secret("missing");
     let cases = [
         ("no-right", "CredentialsFailed", "may not read the Secret"),
         ("missing", "CredentialsFailed", "there is no Secret"),
@@ -64,7 +64,7 @@ fn what_is_wrong_with_a_secret_is_said(version: Version) {
     site.assert_secret(&here, &["Zq7-not-a-token", &good, &forged]);
 
     // Once it is put right, it goes on by itself.
-    let_read(&here, "no-right");
+    here.let_read_secret("no-right");
     for secret in ["missing", "empty", "half", "garbled", "ended", "forged"] {
         put_secret(&here, secret, &[("token", good.as_bytes())]);
     }
@@ -81,7 +81,7 @@ fn a_secret_that_goes_before_its_htcjob(version: Version) {
     let here = site.bed.namespace();
     let token = site.token("alice@test", &[]);
     put_secret(&here, "mine", &[("token", token.as_bytes())]);
-    let_read(&here, "mine");
+    here.let_read_secret("mine");
     let uids = ["put-back", "abandoned"].map(|name| here.create(&with_secret(name, "mine", UNTIL_LET_GO)));
     for name in ["put-back", "abandoned"] {
         here.wait_phase(name, "Running");
@@ -115,7 +115,7 @@ fn a_secret_without_its_label_is_as_good_as_missing(version: Version) {
     put_secret(&here, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
     let label = |label: &str| drop(here.kubectl(&["label", "--overwrite", "secret", "mine", label]));
     label("htc.cern.ch/use-");
-    let_read(&here, "mine");
+    here.let_read_secret("mine");
     let uid = here.create(&with_secret("waits", "mine", UNTIL_LET_GO));
     let command =
         format!("`kubectl --namespace {} label --overwrite secret mine htc.cern.ch/use=credentials`", here.name);
@@ -146,7 +146,7 @@ fn one_that_cannot_be_read_any_more(version: Version) {
     let here = site.bed.namespace();
     let token = site.token("alice@test", &[]);
     put_secret(&here, "mine", &[("token", token.as_bytes())]);
-    let_read(&here, "mine");
+    here.let_read_secret("mine");
     let uids = ["known", "unknown"].map(|name| here.create(&with_secret(name, "mine", UNTIL_LET_GO)));
     for name in ["known", "unknown"] {
         here.wait_phase(name, "Running");

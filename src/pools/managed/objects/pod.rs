@@ -7,9 +7,10 @@ use crate::api::{ManagedPool, MiniCluster, ObjectName, Quantity, QuantityError, 
 use crate::condor::description::SHARED;
 use crate::credentials::Tenant;
 use crate::credentials::signing::OF_NAMESPACE;
-use crate::pools::managed::config::{CONFIG, LOCAL, RELEASE, RESERVE_MIB, SECRET, SPOOL, condor_config};
+use crate::pools::managed::config::{RESERVE_MIB, condor_config};
 use crate::pools::managed::groups::Shared;
 use crate::pools::managed::names::{PORT, Role};
+use crate::pools::managed::paths::{CONFIG, LOCAL, RELEASE, SECRET, SPOOL};
 use crate::pools::managed::{payload, shadow};
 
 /// Debian's `nobody`: HTCondor does not start as a user that is not in passwd, and this one is there in nearly all images.
