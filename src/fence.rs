@@ -1,8 +1,18 @@
 //! Whether this operator may act. Checked right before every external effect and every Kubernetes write.
+//!
+//! All parts of a leader have the client that [`Fence::client`] makes: it checks by itself, so no part can forget to. Clients without a fence
+//! write nothing that is the leader's: the Lease, by which the fence opens; the Secret with the keys of the jobs' tokens, which is created once
+//! and never changed; and questions that are objects (a front asks whether a user may, `check` whether the operator may). Users who hold or
+//! remove jobs reach the leader, and change its ledger. `order` names the files that make such clients.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use http::Request;
+use kube::Client;
+use kube::client::Body;
+use tower::BoxError;
 
 use crate::clock::{Clock, Reading};
 use crate::machine::Timestamp;
@@ -59,6 +69,22 @@ impl Fence {
         let (renewed, now) = (*self.renewed(), self.clock.reading());
         let is_good = |renewed: Renewed| now.at < renewed.until && now.ahead_since(&renewed.began) <= TOLERANCE;
         if renewed.is_some_and(is_good) { Ok(()) } else { Err(Refused::NotLeading) }
+    }
+
+    /// The same client, but for requests that change something: those fail with [`Refused`] and are not sent while the fence is closed.
+    #[must_use]
+    pub fn client(&self, plain: &Client) -> Client {
+        let (fence, inner) = (self.clone(), plain.clone());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (fence, inner) = (fence.clone(), inner.clone());
+            async move {
+                if !request.method().is_safe() {
+                    fence.check()?;
+                }
+                Ok::<_, BoxError>(inner.send(request).await?)
+            }
+        });
+        Client::new(service, plain.default_namespace()).with_valid_until(*plain.valid_until())
     }
 
     /// The Lease was renewed, and that began then: open for so long after it.

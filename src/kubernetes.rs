@@ -10,6 +10,7 @@ use kube::core::{NamespaceResourceScope, Status};
 use kube::{Client, Resource, ResourceExt as _};
 
 use crate::api::text::harmless;
+use crate::fence::Refused;
 
 /// The field manager of all that the operator writes.
 pub const MANAGER: &str = "htc-operator";
@@ -92,9 +93,25 @@ pub enum ApiError {
         /// How long it was waited for.
         limit: Duration,
     },
+    /// It was not sent. The next leader does it.
+    #[error("cannot {what} {object}: {source}")]
+    FenceClosed {
+        /// What was to be done.
+        what: &'static str,
+        /// To what.
+        object: String,
+        /// Why this operator may not write.
+        source: Refused,
+    },
 }
 
 impl ApiError {
+    /// Nothing was sent, as this operator may not write now: nothing that anybody has to look after.
+    #[must_use]
+    pub const fn is_fence_closed(&self) -> bool {
+        matches!(self, Self::FenceClosed { .. })
+    }
+
     /// The API server's answer, if it has given one.
     #[must_use]
     pub fn answer(&self) -> Option<&Status> {
@@ -103,7 +120,7 @@ impl ApiError {
                 kube::Error::Api(status) => Some(status),
                 _ => None,
             },
-            Self::Silent { .. } => None,
+            Self::Silent { .. } | Self::FenceClosed { .. } => None,
         }
     }
 
@@ -142,10 +159,21 @@ pub fn limited_to<T>(
     async move {
         match answer.await {
             Ok(Ok(done)) => Ok(done),
-            Ok(Err(source)) => Err(ApiError::Failed { what, object, source: Box::new(source) }),
+            Ok(Err(source)) => Err(failed(what, object, source)),
             Err(_) => Err(ApiError::Silent { what, object, limit }),
         }
     }
+}
+
+/// Why a request failed.
+fn failed(what: &'static str, object: String, source: kube::Error) -> ApiError {
+    if let kube::Error::Service(inner) = &source
+        && let Some(refused) = inner.downcast_ref::<Refused>()
+    {
+        tracing::debug!(%refused, "not sent: {what} {object}");
+        return ApiError::FenceClosed { what, object, source: *refused };
+    }
+    ApiError::Failed { what, object, source: Box::new(source) }
 }
 
 /// Whether a request was carried out; not if the object is not, or no longer, the one that was seen (404, 409).
@@ -193,7 +221,9 @@ pub(crate) async fn tell_event(client: &Client, about: ObjectReference, reason: 
     let api: Api<Event> =
         Api::namespaced(client.clone(), event.involved_object.namespace.as_deref().unwrap_or("default"));
     let parameters = PostParams::default();
-    if let Err(error) = limited("write an Event of", &object, api.create(&parameters, &event)).await {
+    if let Err(error) = limited("write an Event of", &object, api.create(&parameters, &event)).await
+        && !error.is_fence_closed()
+    {
         tracing::warn!(%error, reason, "an Event is not told");
     }
 }
@@ -205,7 +235,71 @@ pub(crate) fn is_controlled(object: &impl Resource, uid: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+    use kube::client::Body;
+    use tower::BoxError;
+
     use super::*;
+    use crate::clock::Clock;
+    use crate::fence::Fence;
+
+    /// What came of each way to write a Pod.
+    async fn writes(pods: &Api<Pod>) -> Vec<Result<(), ApiError>> {
+        let (post, patch, pod) = (PostParams::default(), PatchParams::default(), Pod::default());
+        let (delete, change) = (DeleteParams::default(), Patch::Merge(serde_json::json!({})));
+        vec![
+            limited("create", &"p", pods.create(&post, &pod)).await.map(drop),
+            limited("replace", &"p", pods.replace("p", &post, &pod)).await.map(drop),
+            limited("patch", &"p", pods.patch("p", &patch, &change)).await.map(drop),
+            limited("patch the metadata of", &"p", pods.patch_metadata("p", &patch, &change)).await.map(drop),
+            limited("patch the status of", &"p", pods.patch_status("p", &patch, &change)).await.map(drop),
+            limited("delete", &"p", pods.delete("p", &delete)).await.map(drop),
+            limited("delete all", &"p", pods.delete_collection(&delete, &ListParams::default())).await.map(drop),
+        ]
+    }
+
+    /// Why it was not sent.
+    fn not_sent(result: &Result<(), ApiError>) -> Option<Refused> {
+        match result {
+            Err(ApiError::FenceClosed { source, .. }) => Some(*source),
+            Ok(()) | Err(_) => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_while_the_fence_is_closed() {
+        let clock = Clock::default();
+        let (fence, sent) = (Fence::new(clock), Arc::<AtomicUsize>::default());
+        let counted = Arc::clone(&sent);
+        let server = tower::service_fn(move |_: Request<Body>| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            async { Ok::<_, BoxError>(Response::new(Body::from(br#"{"metadata":{},"items":[]}"#.to_vec()))) }
+        });
+        let pods: Api<Pod> = Api::namespaced(fence.client(&Client::new(server, "n")), "n");
+        let sent = || sent.swap(0, Ordering::SeqCst);
+        let all_fail_by = |results: &[Result<(), ApiError>], why| results.iter().all(|one| not_sent(one) == Some(why));
+
+        let results = writes(&pods).await;
+        assert!(all_fail_by(&results, Refused::NotLeading), "{results:?}");
+        assert_eq!(sent(), 0);
+        assert!(pods.get("p").await.is_ok(), "what changes nothing is sent");
+        assert_eq!(sent(), 1);
+
+        fence.extend(clock.reading(), Duration::from_secs(60));
+        let results = writes(&pods).await;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+        assert_eq!(sent(), results.len());
+
+        fence.close();
+        let results = writes(&pods).await;
+        assert!(all_fail_by(&results, Refused::Stopping), "{results:?}");
+        assert_eq!(sent(), 0);
+    }
 
     #[test]
     fn errors_have_no_value_of_rust_in_them() {

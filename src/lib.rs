@@ -9,10 +9,10 @@
 //! - [`turns`]: who is next, by namespace.
 //! - [`health`]: is it ready?
 //! - [`api`]: the `HTCJob` as users write and read it.
-//! - [`kubernetes`]: what every room needs of the API server: a client, requests with a time limit.
 //! - [`machine`]: the state machine; what is known goes in, what to do comes out, and nothing else happens there.
 //! - [`clock`]: what time it is.
 //! - [`fence`]: may this operator act?
+//! - [`kubernetes`]: what every room needs of the API server: a client, requests with a time limit.
 //! - [`key`]: the tokens of jobs.
 //! - [`metrics`]: what is counted and measured.
 //! - [`mtls`]: who may connect, by certificate.

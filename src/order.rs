@@ -335,3 +335,35 @@ fn turns_are_shared_out_by_namespace() {
     }
     assert!(said.is_empty(), "what hangs in one namespace would hold up others\n{said}");
 }
+
+/// Who makes clients of the API server that have no fence.
+const WITHOUT_A_FENCE: [(&str, &str); 6] = [
+    ("check/ground.rs", "commands of a person, which only ask"),
+    ("fence.rs", "puts the fence around one"),
+    ("front.rs", "asks whether a user may"),
+    ("front/identity.rs", "speaks to the leader"),
+    ("kubernetes.rs", "makes one for those that are named here"),
+    ("operator/ready.rs", "for the Lease, and for the keys of the jobs' tokens"),
+];
+
+#[test]
+fn parts_of_the_leader_write_with_a_fence() {
+    let makes = ["Client::new(", "Client::try_", "ClientBuilder", "kubernetes::client("];
+    let mut found: Vec<String> = Vec::new();
+    for file in files() {
+        let text = fs::read_to_string(src().join(&file)).unwrap();
+        let shipped = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        if file != Path::new("order.rs")
+            && !file.ends_with("tests.rs")
+            && makes.iter().any(|make| shipped.contains(make))
+        {
+            found.push(file.display().to_string());
+        }
+    }
+    found.sort_unstable();
+    assert_eq!(
+        found,
+        WITHOUT_A_FENCE.map(|(file, _)| file),
+        "a part of the leader is handed the client of `operator::ready`"
+    );
+}

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::schedd::{NUMBERS, Schedd, unknown};
 use crate::api::text::{WORDS, harmless};
 use crate::confine::job_wrapper::Payloads;
+use crate::fence::{Fence, Refused};
 use crate::machine::facts::{Unknown, Why};
 
 /// Most bytes of an answer about all slots: 200 of each, and four slots of each of 20,000 startds.
@@ -75,20 +76,21 @@ impl Schedd {
     }
 
     /// Has the startd of a slot take no more jobs, finish those that it has, and end. With `if_idle` it does so only if it has none:
-    /// it looks itself, in the same step.
-    pub async fn drain(&self, slot: &str, if_idle: bool) -> Drained {
+    /// it looks itself, in the same step. Fails, and starts no tool, while the fence is closed.
+    pub async fn drain(&self, fence: &Fence, slot: &str, if_idle: bool) -> Result<Drained, Refused> {
         let mut arguments = vec!["-graceful", "-exit-on-completion", "-reason", "it is not needed any more"];
         if if_idle {
             arguments.extend(["-check", "DynamicSlot =!= true"]);
         }
         arguments.push(slot);
-        match self.tools.run(DRAIN, &arguments).await {
+        fence.check()?;
+        Ok(match self.tools.run(DRAIN, &arguments).await {
             Ok(output) if output.status == Some(0) => Drained::Accepted,
             Ok(output) if output.stderr.contains(DRAINS_ALREADY) => Drained::Accepted,
             Ok(output) if if_idle && output.stderr.contains(CHECK_FAILED) => Drained::Busy,
             Ok(output) => Drained::Unknown(format!("{DRAIN}: {}", harmless(&output.stderr, WORDS))),
             Err(error) => Drained::Unknown(error.to_string()),
-        }
+        })
     }
 }
 

@@ -181,13 +181,15 @@ pub(super) async fn release(context: &Context, object: &Observed, name: &ObjectN
 
 /// Deletes an object whose time after its end is over, only if it is still the one that was seen.
 pub(super) async fn delete(context: &Context, object: &Observed, name: &ObjectName) -> Result<bool, WriteError> {
-    context.fence.check()?;
-    tracing::info!("deleted: ttlSecondsAfterFinished has passed");
     let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
     let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
     let deleted = context.writes.write("delete HTCJob", name, api.delete(&name.name, &parameters));
-    around(Point::BeforeObjectDeleted, deleted, Point::AfterObjectDeleted).await
+    let done = around(Point::BeforeObjectDeleted, deleted, Point::AfterObjectDeleted).await?;
+    if done {
+        tracing::info!("deleted: ttlSecondsAfterFinished has passed");
+    }
+    Ok(done)
 }
 
 /// A merge patch that carries uid and resourceVersion: the API server refuses it when anything has changed since.
@@ -200,7 +202,6 @@ async fn patch_metadata(
 ) -> Result<bool, WriteError> {
     metadata["uid"] = json!(object.uid());
     metadata["resourceVersion"] = json!(object.resource_version());
-    context.fence.check()?;
     let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
     let patch = Patch::Merge(json!({ "metadata": metadata }));
     let parameters = PatchParams::default();

@@ -48,15 +48,24 @@ pub enum WriteError {
     /// The API server.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// This operator may not act now.
-    #[error(transparent)]
-    Refused(#[from] Refused),
     /// It was not tried.
     #[error(transparent)]
     PutOff(#[from] PutOff),
 }
 
+impl WriteError {
+    /// Nothing was sent, as this operator may not write now.
+    pub(super) const fn is_fence_closed(&self) -> bool {
+        matches!(self, Self::Api(error) if error.is_fence_closed())
+    }
+}
+
 impl ReconcileError {
+    /// This operator may not write now: the next leader goes on.
+    pub(super) const fn is_fence_closed(&self) -> bool {
+        matches!(self, Self::Act(error) | Self::Publish(error) if error.is_fence_closed())
+    }
+
     /// For metrics: a few words each.
     pub(super) fn step_and_reason(&self) -> (&'static str, &'static str) {
         let reason = match self {
@@ -66,10 +75,8 @@ impl ReconcileError {
             Self::Act(WriteError::Api(error)) | Self::Publish(WriteError::Api(error)) => match error {
                 ApiError::Failed { .. } => "Failed",
                 ApiError::Silent { .. } => "Silent",
-            },
-            Self::Act(WriteError::Refused(refused)) | Self::Publish(WriteError::Refused(refused)) => match refused {
-                Refused::Stopping => "Stopping",
-                Refused::NotLeading => "NotLeading",
+                ApiError::FenceClosed { source: Refused::Stopping, .. } => "Stopping",
+                ApiError::FenceClosed { source: Refused::NotLeading, .. } => "NotLeading",
             },
             Self::Act(WriteError::PutOff(PutOff)) | Self::Publish(WriteError::PutOff(PutOff)) => "PutOff",
         };
@@ -83,8 +90,8 @@ impl ReconcileError {
             Self::Gather(_)
             | Self::Decide(_)
             | Self::Commit(_)
-            | Self::Act(WriteError::Refused(_) | WriteError::PutOff(_))
-            | Self::Publish(WriteError::Refused(_) | WriteError::PutOff(_)) => Duration::ZERO,
+            | Self::Act(WriteError::PutOff(_))
+            | Self::Publish(WriteError::PutOff(_)) => Duration::ZERO,
         }
     }
 }

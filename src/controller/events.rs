@@ -20,7 +20,6 @@ use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::failpoint::{Point, around};
-use crate::fence::Fence;
 use crate::kubernetes::{self, ApiError, limited};
 use crate::ledger::{Except, Journaled, Ledger};
 use crate::machine::{Timestamp, Uid};
@@ -59,7 +58,6 @@ struct Teller {
     client: Client,
     ledger: Ledger,
     clock: Clock,
-    fence: Fence,
     metrics: Metrics,
     troubles: Mutex<Troubles>,
 }
@@ -71,9 +69,9 @@ impl Publisher {
     }
 
     /// Runs until it is dropped.
-    pub async fn run(&self, client: Client, ledger: Ledger, clock: Clock, fence: Fence, metrics: Metrics) {
+    pub async fn run(&self, client: Client, ledger: Ledger, clock: Clock, metrics: Metrics) {
         let (notifies, troubles) = (Arc::clone(&self.0), Mutex::default());
-        let teller = Teller { notifies, client, ledger, clock, fence, metrics, troubles };
+        let teller = Teller { notifies, client, ledger, clock, metrics, troubles };
         tokio::join!(teller.tell_all(), teller.tell_again(), teller.give_up());
     }
 }
@@ -84,11 +82,25 @@ struct TellError {
     message: String,
     /// How long the API server asks to be left alone.
     wait: Duration,
+    /// This operator may not write now: the next leader tells it.
+    fence_closed: bool,
+}
+
+impl TellError {
+    /// Logs that Events are not written for now.
+    fn log(&self) {
+        let message = &self.message;
+        if self.fence_closed {
+            tracing::debug!(%message, "Events are not written");
+        } else {
+            tracing::warn!(%message, "Events cannot be written; they will be");
+        }
+    }
 }
 
 impl<E: std::error::Error> From<E> for TellError {
     fn from(error: E) -> Self {
-        Self { message: error.to_string(), wait: Duration::ZERO }
+        Self { message: error.to_string(), wait: Duration::ZERO, fence_closed: false }
     }
 }
 
@@ -136,7 +148,8 @@ impl Batch {
         let (first, longest) = self.limited.get_or_insert_with(|| (namespace.to_owned(), wait));
         *longest = wait.max(*longest);
         if *first != namespace {
-            let error = TellError { message: "Events are refused for now".to_owned(), wait: *longest };
+            let message = "Events are refused for now".to_owned();
+            let error = TellError { message, wait: *longest, fence_closed: false };
             self.fail(error);
         }
     }
@@ -192,9 +205,9 @@ impl Teller {
                     self.notifies.news.notified().await;
                 }
                 Ok(_) => backoff.reset(),
-                Err(TellError { message, wait }) => {
-                    tracing::warn!(%message, "Events cannot be written; they will be");
-                    tokio::time::sleep(backoff.pause().max(wait.min(LONGEST))).await;
+                Err(error) => {
+                    error.log();
+                    tokio::time::sleep(backoff.pause().max(error.wait.min(LONGEST))).await;
                 }
             }
             tokio::time::sleep_until(next.into()).await;
@@ -275,7 +288,7 @@ impl Teller {
     }
 
     async fn probe(&self, probe: Probe) {
-        if let Err(TellError { message, wait }) = self.try_probe(&probe).await {
+        if let Err(TellError { message, wait, .. }) = self.try_probe(&probe).await {
             tracing::debug!(%message, "Events cannot be written; they will be");
             self.troubles().put_off(&probe, wait, Instant::now());
         }
@@ -333,7 +346,6 @@ impl Teller {
 async fn create(teller: &Teller, row: &Journaled) -> Result<Told, TellError> {
     let api: Api<Event> = Api::namespaced(teller.client.clone(), &row.name.namespace);
     let event = event(row, teller.ledger.id());
-    teller.fence.check()?;
     let parameters = PostParams::default();
     let created = limited("write an Event of HTCJob", &row.name, api.create(&parameters, &event));
     match around(Point::BeforeEventWritten, created, Point::AfterEventWritten).await {
@@ -364,7 +376,7 @@ fn what_it_means(error: &ApiError) -> Result<Told, TellError> {
         // The limit may be this namespace's.
         Some(429 | 503) => refused(true),
         None if matches!(error, ApiError::Silent { .. }) => refused(false),
-        _ => Err(TellError { wait, message: error.to_string() }),
+        _ => Err(TellError { wait, message: error.to_string(), fence_closed: error.is_fence_closed() }),
     }
 }
 

@@ -193,7 +193,6 @@ pub(super) async fn publish_status(
 
 /// Writes the status; false if the object has changed meanwhile.
 async fn write(context: &Context, name: &ObjectName, uid: &Uid, status: HTCJobStatus) -> Result<bool, WriteError> {
-    context.fence.check()?;
     let api: Api<Observed> = Api::namespaced(context.client.clone(), &name.namespace);
     let patch = Patch::Apply(json!({
         "apiVersion": "htc.cern.ch/v1alpha1",

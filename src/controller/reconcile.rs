@@ -39,7 +39,9 @@ pub(super) async fn reconcile(object: Arc<Observed>, context: Arc<Context>) -> R
     let began = Instant::now();
     let result = Box::pin(pass(&object, &context)).await;
     context.metrics.reconciled(began.elapsed(), result.as_ref().err().map(ReconcileError::step_and_reason));
-    if let Err(error) = &result {
+    if let Err(error) = &result
+        && !error.is_fence_closed()
+    {
         tracing::warn!(%error, "a reconcile failed; it is tried again");
     }
     result.map(|again| again.map_or_else(Requeue::await_change, Requeue::requeue))
@@ -134,7 +136,9 @@ async fn shown(
 /// What was refused first is why the pass has failed; a status that was not written either is in the log.
 fn first_of<T>(refused: Option<WriteError>, published: Result<T, WriteError>) -> Result<T, ReconcileError> {
     let Some(refused) = refused else { return published.map_err(ReconcileError::Publish) };
-    if let Err(error) = published {
+    if let Err(error) = published
+        && !error.is_fence_closed()
+    {
         tracing::warn!(%error, "the status was not written");
     }
     Err(ReconcileError::Act(refused))

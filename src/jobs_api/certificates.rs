@@ -216,6 +216,7 @@ impl CertificateKeeper {
         loop {
             match self.look(&mut next).await {
                 Ok(()) => told.clear(),
+                Err(CertificateError::Api(error)) if error.is_fence_closed() => {}
                 Err(error) => {
                     let words = error.to_string();
                     if words != told {

@@ -22,6 +22,7 @@ use crate::workers::Reporting;
 
 /// An operator that may act: it holds the ledger's file and the Lease.
 pub(super) struct Ready {
+    /// Writes only while the fence is open.
     pub(super) client: Client,
     /// What the jobs' tokens are made with.
     pub(super) keys: Option<keys::Followed>,
@@ -65,6 +66,7 @@ pub(super) async fn get_ready(config: &Config, metrics: Metrics, health: Health)
     let candidate =
         Candidate::new(client.clone(), name, config.identity(), config.lease_times(), clock, health.clone());
     let leader = candidate.lead(&mut ledger, &fence).await?;
+    let client = fence.client(&client);
     Ok(Ready { client, keys, reporting, receiver, operator, ledger, fence, leader, clock, metrics, health })
 }
 

@@ -180,8 +180,8 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: Ready) ->
         pools,
         _orphans: Part::start(orphans),
         publisher: Part::start({
-            let (ledger, fence, metrics) = (ledger.clone(), fence.clone(), metrics.clone());
-            async move { publisher.run(client, ledger, clock, fence, metrics).await }
+            let (ledger, metrics) = (ledger.clone(), metrics.clone());
+            async move { publisher.run(client, ledger, clock, metrics).await }
         }),
         controller: Part::start(async move {
             controller::run(context, namespace.as_deref(), concurrency, writer, wakes, until_told).await;

@@ -207,6 +207,7 @@ impl PoolKeeper {
         }
         match self.keep(pool, before).await {
             Ok(again) => again,
+            Err(KeepError::Api(error)) if error.is_fence_closed() => Some(AWAITED),
             Err(error) => {
                 tracing::warn!(%error, "an HTCPool was not seen to; it is tried again");
                 Some(FAILED)
@@ -342,7 +343,7 @@ impl PoolKeeper {
             Ok(caretaker) => caretaker,
             Err(error) => return Ok(Err(("InvalidName", error.to_string()))),
         };
-        let applied = match caretaker.see_to(object, spec).await {
+        let applied = match caretaker.see_to(object, spec).await? {
             Ok(applied) => applied,
             Err(why) => return Ok(Err(why)),
         };

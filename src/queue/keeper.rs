@@ -271,7 +271,9 @@ impl QueueKeeper {
                     Some(SELDOM)
                 } else {
                     self.show(outcome, &mut written).await.unwrap_or_else(|error| {
-                        tracing::warn!(%error, "the status of an HTCQueue was not written; it is tried again");
+                        if !error.is_fence_closed() {
+                            tracing::warn!(%error, "the status of an HTCQueue was not written; it is tried again");
+                        }
                         Some(SELDOM)
                     })
                 };

@@ -94,14 +94,11 @@ fn teller(folder: &Path, url: &str) -> Teller {
     let mut config = kube::Config::new(url.parse().unwrap());
     config.default_retry = false;
     let clock = Clock::default();
-    let fence = Fence::new(clock);
-    fence.extend(clock.reading(), Duration::from_secs(600));
     Teller {
         notifies: Arc::default(),
         client: Client::try_from(config).unwrap(),
         ledger: Ledger::open_alone(&folder.join("ledger.db")).unwrap(),
         clock,
-        fence,
         metrics: Metrics::default(),
         troubles: Mutex::default(),
     }

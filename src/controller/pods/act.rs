@@ -78,7 +78,7 @@ pub(super) async fn act(
                 Err(WriteError::Api(error)) if is_refusal(error) => {
                     context.backends.changes.refuse(uid, format!("{error}{}", advice(error)));
                 }
-                Err(WriteError::Api(_) | WriteError::Refused(_) | WriteError::PutOff(_)) => {}
+                Err(WriteError::Api(_) | WriteError::PutOff(_)) => {}
             }
             let done = adjusted?;
             doubt_unless(context, gathered, again, done)
@@ -185,7 +185,6 @@ async fn create_config_map(
 ) -> Result<Option<Created>, WriteError> {
     let (name, of) = (&gathered.name, &gathered.facts.object);
     let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &name.namespace);
-    context.fence.check()?;
     let parameters = PostParams::default();
     let created = context.writes.ask("create the ConfigMap of HTCJob", name, api.create(&parameters, map));
     match around(Point::BeforeConfigMapCreated, created, Point::AfterConfigMapCreated).await {
@@ -224,7 +223,6 @@ async fn create_job(
     let Ok(spec) = &of.spec else { return Ok(Created::Refused(Reason::InvalidSpec, String::new())) };
     let new = job(&gathered.identity(), plan, &context.backends.pods.site, texts, Adjust::of(spec));
     let api: Api<Job> = Api::namespaced(context.client.clone(), &name.namespace);
-    context.fence.check()?;
     let parameters = PostParams::default();
     let created = context.writes.ask("create the Job of HTCJob", name, api.create(&parameters, &new));
     let there = match around(Point::BeforeJobCreated, created, Point::AfterJobCreated).await {
@@ -305,7 +303,6 @@ async fn adjust(context: &Context, gathered: &Gathered, uid: &JobUid, wanted: Ad
             "activeDeadlineSeconds": deadline.map(|limit| limit.as_secs()),
         },
     }));
-    context.fence.check()?;
     let api: Api<Guarded<Job>> = Api::namespaced(context.client.clone(), &name.namespace);
     let parameters = PatchParams::default();
     let patched = context.writes.ask("change the Job of HTCJob", name, api.patch(&of.job_name, &parameters, &patch));
@@ -333,7 +330,6 @@ fn with_its_pods(uid: &JobUid) -> DeleteParams {
 /// Deletes the Job and its Pods, only if it is the one that is recorded.
 async fn delete_job(context: &Context, gathered: &Gathered, uid: &JobUid) -> Result<bool, WriteError> {
     let (name, of) = (&gathered.name, &gathered.facts.object);
-    context.fence.check()?;
     let api: Api<Guarded<Job>> = Api::namespaced(context.client.clone(), &name.namespace);
     let parameters = with_its_pods(uid);
     let deleted = context.writes.write("delete the Job of HTCJob", name, api.delete(&of.job_name, &parameters));
@@ -349,12 +345,12 @@ async fn delete_pods(context: &Context, gathered: &Gathered, uid: &JobUid) -> Re
         if kube::Resource::meta(&pod).deletion_timestamp.is_some() {
             continue;
         }
-        context.fence.check()?;
-        tracing::info!(pod = %reference, "deleted: its Job is gone");
         let preconditions = Preconditions { uid: pod.uid(), resource_version: None };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         let deleted = context.writes.write("delete a Pod of HTCJob", name, api.delete(&pod_name, &parameters));
-        around(Point::BeforePodDeleted, deleted, Point::AfterPodDeleted).await?;
+        if around(Point::BeforePodDeleted, deleted, Point::AfterPodDeleted).await? {
+            tracing::info!(pod = %reference, "deleted: its Job is gone");
+        }
     }
     Ok(())
 }

@@ -102,7 +102,12 @@ impl Caretaker {
     }
 
     /// Sees to it that all objects but the workers are there, and are as the `HTCPool` says now.
-    pub(in crate::pools) async fn see_to(&self, object: &HTCPool, spec: &ManagedPool) -> Result<Applied, NotMade> {
+    /// Else why not; or an error if this operator may not write.
+    pub(in crate::pools) async fn see_to(
+        &self,
+        object: &HTCPool,
+        spec: &ManagedPool,
+    ) -> Result<Result<Applied, NotMade>, ApiError> {
         *self.object.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(object.clone());
         self.news.notify_one();
         let generation = object.meta().generation.unwrap_or_default();
@@ -111,20 +116,24 @@ impl Caretaker {
             && of == generation
             && at.elapsed() < LOOK_AGAIN
         {
-            return Ok(applied);
+            return Ok(Ok(applied));
         }
         let tries = || self.tries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = tries().waits(generation, Instant::now()) {
-            return Err(why);
+            return Ok(Err(why));
         }
         let had_key = object.status.as_ref().is_some_and(|status| status.signing_key.is_some());
         let design = Design { names: &self.names, spec, operator: &self.charge.operator };
-        let applied = self.applier.apply(&design, had_key, now()).await;
-        let applied = applied.map_err(|error| tries().failed(generation, &error, Instant::now()))?;
+        let applied = match self.applier.apply(&design, had_key, now()).await {
+            Ok(applied) => applied,
+            // No try of this operator's.
+            Err(ApplyError::Api(error)) if error.is_fence_closed() => return Err(error),
+            Err(error) => return Ok(Err(tries().failed(generation, &error, Instant::now()))),
+        };
         tries().went_well();
         *self.applied.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((generation, Instant::now(), applied.clone()));
-        Ok(applied)
+        Ok(Ok(applied))
     }
 
     /// From now on the workers are seen to.
@@ -214,10 +223,14 @@ impl Caretaker {
         }
         pace.note(&groups, asked, soon);
         if self.charge.fence.check().is_ok() {
-            if let Err(error) = self.give_tokens(&design, &pods, memory).await {
+            if let Err(error) = self.give_tokens(&design, &pods, memory).await
+                && !error.is_fence_closed()
+            {
                 tracing::warn!(%error, "a worker waits for its token; it is tried again");
             }
-            if let Err(error) = self.carry_out(&plans, &wanted, pool, &design, &pods, memory).await {
+            if let Err(error) = self.carry_out(&plans, &wanted, pool, &design, &pods, memory).await
+                && !error.is_fence_closed()
+            {
                 tracing::warn!(%error, "the workers of the pool are not as they should be; it is tried again");
             }
             self.tell_lacks(spec, &mine, memory).await;
@@ -225,7 +238,9 @@ impl Caretaker {
             let payloads = payloads_said(&memory.payloads(&pods, &self.names));
             let mut said = vec![workers_said(&groups, &plans, memory), images_said(memory), payloads];
             said.extend(Self::shadows(&object, pool).map(shadows_said));
-            if let Err(error) = self.publish(&object, (&counts(&groups), &said)).await {
+            if let Err(error) = self.publish(&object, (&counts(&groups), &said)).await
+                && !error.is_fence_closed()
+            {
                 tracing::warn!(%error, "the status of the workers is not written");
             }
             self.tell_owners(spec, &mine, &groups, memory).await;
@@ -340,7 +355,8 @@ impl Caretaker {
                 }
             }
             let slot = format!("slot1@{}", self.names.startd(&pod.name_any()));
-            match pool.schedd.drain(&slot, how == Drain::IfIdle).await {
+            let Ok(drained) = pool.schedd.drain(&self.charge.fence, &slot, how == Drain::IfIdle).await else { break };
+            match drained {
                 Drained::Accepted => {
                     tracing::info!("worker {} takes no more jobs, and ends after those that it has", pod.name_any());
                     memory.drains(pod.uid().unwrap_or_default());
@@ -406,8 +422,11 @@ impl Caretaker {
                 // It is there already, and the watch has not told it yet.
                 Err(ApplyError::Changed { .. }) => memory.made.is_there(*number, None),
                 Err(error) => {
-                    if error.is_refusal() {
+                    let refused = error.is_refusal();
+                    if refused || error.is_fence_closed() {
                         memory.made.refused(*number);
+                    }
+                    if refused {
                         memory.refused(group, &error.to_string(), now());
                     }
                     return Err(error);

@@ -57,6 +57,12 @@ impl ApplyError {
         }
     }
 
+    /// This operator may not write now: nothing was sent, and the next leader does it.
+    #[must_use]
+    pub const fn is_fence_closed(&self) -> bool {
+        matches!(self, Self::Api(error) if error.is_fence_closed())
+    }
+
     /// The API server has said no: nothing was made.
     #[must_use]
     pub fn is_refusal(&self) -> bool {

@@ -51,6 +51,14 @@ enum Written {
     Now(Option<Box<Workload>>),
     /// It failed, or is for later.
     Failed(QueueWait),
+    /// It was not sent, as this operator may not write now.
+    NotSent,
+}
+
+impl Written {
+    fn not(error: &ApiError) -> Self {
+        if error.is_fence_closed() { Self::NotSent } else { Self::Failed(failed(error)) }
+    }
 }
 
 fn resource(kind: &str) -> ApiResource {
@@ -172,25 +180,19 @@ impl KueueKeeper {
         };
         let api = self.workloads(&namespace);
         let turn = self.turns.next(&namespace).await;
-        let written = if self.fence.check().is_err() {
-            Written::Failed(QueueWait {
-                reason: Reason::PendingEvaluation,
-                message: "this operator does not lead".to_owned(),
-                place: None,
-            })
-        } else {
-            match &what {
-                What::Step(Step::Create, wanted, _) => self.create(&api, wanted).await,
-                What::Step(step, wanted, Some(seen)) => self.change(&api, step, wanted, seen).await,
-                What::Step(_, _, None) => self.look(&api, &uid).await,
-                What::Orphan(seen) => self.let_go(&api, &uid, seen).await,
-            }
+        let written = match &what {
+            What::Step(Step::Create, wanted, _) => self.create(&api, wanted).await,
+            What::Step(step, wanted, Some(seen)) => self.change(&api, step, wanted, seen).await,
+            What::Step(_, _, None) => self.look(&api, &uid).await,
+            What::Orphan(seen) => self.let_go(&api, &uid, seen).await,
         };
         if let Some(turn) = turn {
             turn.ended();
         }
         let (now, trouble) = match written {
             Written::Now(now) => (now, None),
+            // It comes again when the fence is open.
+            Written::NotSent => (self.look_until_known(&namespace, &uid).await, None),
             Written::Failed(wait) => {
                 tracing::warn!(htcjob = %uid, namespace, "{}", wait.message);
                 let failures =
@@ -208,7 +210,7 @@ impl KueueKeeper {
     async fn look(&self, api: &Api<Workload>, uid: &Uid) -> Written {
         match get(api, uid).await {
             Ok(now) => Written::Now(now),
-            Err(error) => Written::Failed(failed(&error)),
+            Err(error) => Written::not(&error),
         }
     }
 
@@ -255,7 +257,7 @@ impl KueueKeeper {
         match around(Point::BeforeWorkloadMade, made, Point::AfterWorkloadMade).await {
             Ok(now) => now_is(Guarded(Ok(now))),
             Err(error) if error.code() == Some(409) => self.known_before(api, &wanted.uid, &name).await,
-            Err(error) => Written::Failed(failed(&error)),
+            Err(error) => Written::not(&error),
         }
     }
 
@@ -263,7 +265,7 @@ impl KueueKeeper {
     async fn known_before(&self, api: &Api<Workload>, uid: &Uid, name: &str) -> Written {
         let now = match get(api, uid).await {
             Ok(now) => now,
-            Err(error) => return Written::Failed(failed(&error)),
+            Err(error) => return Written::not(&error),
         };
         match now {
             None => Written::Now(None),
@@ -280,7 +282,7 @@ impl KueueKeeper {
                 let labelled = limited("label Workload", &name, api.patch(name, &parameters, &patch));
                 match around(Point::BeforeWorkloadChanged, labelled, Point::AfterWorkloadChanged).await {
                     Ok(now) => now_is(now),
-                    Err(error) => Written::Failed(failed(&error)),
+                    Err(error) => Written::not(&error),
                 }
             }
         }
@@ -318,7 +320,7 @@ impl KueueKeeper {
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         let deleted = limited("delete Workload", &seen.name, api.delete(&seen.name, &parameters));
         match around(Point::BeforeWorkloadChanged, deleted, Point::AfterWorkloadChanged).await {
-            Err(error) if !matches!(error.code(), Some(404 | 409)) => Written::Failed(failed(&error)),
+            Err(error) if !matches!(error.code(), Some(404 | 409)) => Written::not(&error),
             Ok(_) | Err(_) => self.look(api, uid).await,
         }
     }
@@ -343,10 +345,10 @@ impl KueueKeeper {
                 tracing::debug!(%error, "the Workload has changed meanwhile");
                 match limited("get Workload", &seen.name, api.get_opt(&seen.name)).await {
                     Ok(now) => Written::Now(now.map(Box::new)),
-                    Err(error) => Written::Failed(failed(&error)),
+                    Err(error) => Written::not(&error),
                 }
             }
-            Err(error) => Written::Failed(failed(&error)),
+            Err(error) => Written::not(&error),
         }
     }
 
@@ -357,7 +359,7 @@ impl KueueKeeper {
         let which = ListParams::default().fields(&format!("metadata.name={owner}"));
         let listed = match limited("list HTCJobs named", owner, htcjobs.list(&which)).await {
             Ok(listed) => listed,
-            Err(error) => return Written::Failed(failed(&error)),
+            Err(error) => return Written::not(&error),
         };
         if listed.items.iter().any(|object| is_there(object, uid)) {
             // Another operator's that has just come; or this one's, which is about to be looked at.

@@ -1,6 +1,7 @@
 //! Pools that the operator runs: their objects on a real API server, and their pods on a node that this test plays.
 
 mod confined;
+mod fenced;
 mod forged;
 mod hostile;
 mod images;

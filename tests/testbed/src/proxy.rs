@@ -31,7 +31,7 @@ pub enum Fault {
     LoseAnswer,
     /// The API server carries it out, and the connection is closed in the middle of the answer.
     CutAnswer,
-    /// It is not passed on and not answered until the rules are cleared; then it is passed on.
+    /// It is not passed on and not answered until it is let go, or the rules are cleared; then it is passed on.
     Hang,
     /// It is answered later than it could be.
     Delay(Duration),
@@ -91,7 +91,7 @@ pub struct Seen {
 struct State {
     rules: Mutex<VecDeque<Rule>>,
     seen: Mutex<Vec<Seen>>,
-    /// Counts how often the rules were cleared.
+    /// Counts how often what hangs was passed on.
     cleared: watch::Sender<u64>,
     upstream: Upstream,
 }
@@ -145,6 +145,11 @@ impl Proxy {
     /// Everything is passed on again, what hangs too.
     pub fn clear(&self) {
         lock(&self.state.rules).clear();
+        self.let_go();
+    }
+
+    /// What hangs is passed on. The rules stay.
+    pub fn let_go(&self) {
         self.state.cleared.send_modify(|count| *count += 1);
     }
 
