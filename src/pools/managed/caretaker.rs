@@ -36,6 +36,8 @@ use crate::api::{
     Backend, FINALIZER, Guarded, HTCJob, HTCPool, ManagedPool, ObjectName, Observed, Reason, Wake, decoded, is_for,
 };
 use crate::condor::startds::Drained;
+use crate::credentials::Tenant;
+use crate::credentials::signing::SigningKey;
 use crate::failpoint::{Point, around};
 use crate::fence::Fence;
 use crate::kubernetes::{ApiError, limited, tell_event, unless_changed};
@@ -388,8 +390,24 @@ impl Caretaker {
         }
         let key = self.applier.signing_key(&self.names).await?;
         for (number, uid, tenant) in lacking {
-            self.applier.worker_token(design, (number, &uid), &tenant, (&key, now())).await?;
-            memory.has_token(uid);
+            self.give_token(design, (number, uid), &tenant, &key, memory).await?;
+        }
+        Ok(())
+    }
+
+    /// A Secret that belongs to somebody else and has the name of a worker's holds up no other worker.
+    async fn give_token(
+        &self,
+        design: &Design<'_>,
+        (number, uid): (u32, String),
+        tenant: &Tenant,
+        key: &SigningKey,
+        memory: &mut Memory,
+    ) -> Result<(), ApplyError> {
+        match self.applier.worker_token(design, (number, &uid), tenant, (key, now())).await {
+            Ok(()) => memory.has_token(uid),
+            Err(error @ ApplyError::NotOurs { .. }) => memory.has_no_token(uid, &error),
+            Err(error) => return Err(error),
         }
         Ok(())
     }
@@ -416,8 +434,7 @@ impl Caretaker {
                     tracing::info!(image = kind.image, "worker {} is made", self.names.worker(*number));
                     let uid = object.uid().unwrap_or_default();
                     memory.made.is_there(*number, object.uid());
-                    self.applier.worker_token(design, (*number, &uid), &tenant, (&key, now())).await?;
-                    memory.has_token(uid);
+                    self.give_token(design, (*number, uid), &tenant, &key, memory).await?;
                 }
                 // It is there already, and the watch has not told it yet.
                 Err(ApplyError::Changed { .. }) => memory.made.is_there(*number, None),

@@ -19,6 +19,8 @@ pub(super) const IMAGES_USABLE: &str = "ImagesUsable";
 pub(super) const SHADOWS_CONFINED: &str = "ShadowsConfined";
 /// Type of the condition about what the workers' jobs are confined by.
 pub(super) const PAYLOADS_CONFINED: &str = "PayloadsConfined";
+/// Reason of [`WORKERS_READY`]: Secrets have the names of workers' and are not the pool's.
+const NAME_TAKEN: &str = "NameTaken";
 /// Most workers that a message names.
 const NAMED: usize = 5;
 
@@ -34,7 +36,8 @@ pub(super) struct Said {
 impl Said {
     /// The object says so already. What the message about workers counts is in the status as well.
     pub(super) fn is_told_by(&self, old: &Condition) -> bool {
-        let words = self.kind == WORKERS_READY || old.message == self.message;
+        let counted = self.kind == WORKERS_READY && self.reason != NAME_TAKEN;
+        let words = counted || old.message == self.message;
         old.status == self.status && old.reason == self.reason && words
     }
 }
@@ -115,6 +118,12 @@ pub(super) fn workers_said(groups: &BTreeMap<Group, Evidence>, plans: &BTreeMap<
             "workers of the image {image} end shortly after they begin ({count} so far): {next}; the next one is made after a pause"
         );
         return no("EndTooSoon", message);
+    }
+    let without_token = memory.no_tokens();
+    if without_token.len() > 0 {
+        let (count, named) = (without_token.len(), without_token.take(NAMED).collect::<Vec<_>>().join("; "));
+        let message = format!("{count} of the workers' pods wait for their tokens: {named}");
+        return no(NAME_TAKEN, harmless(&message, 4000));
     }
     if let Some(silent) = memory.silent() {
         return Said { status: ConditionStatus::Unknown, ..no("CollectorSilent", silent.to_owned()) };
@@ -198,6 +207,7 @@ pub(super) fn payloads_said(workers: &BTreeMap<String, Payloads>) -> Said {
 
 #[cfg(test)]
 mod tests {
+    use super::super::error::ApplyError;
     use super::super::scale::{Deaths, Goal};
     use super::*;
     use crate::condor::startds::Startds;
@@ -222,6 +232,18 @@ mod tests {
         Group::Shared(Shared { image: name.to_owned(), namespace: None })
     }
 
+    /// The condition that says so.
+    fn old(said: &Said) -> Condition {
+        Condition {
+            type_: said.kind.to_owned(),
+            status: said.status,
+            reason: said.reason.to_owned(),
+            message: said.message.clone(),
+            last_transition_time: serde_json::from_value(serde_json::json!("2026-01-01T00:00:00Z")).unwrap(),
+            observed_generation: None,
+        }
+    }
+
     fn one(evidence: Evidence, memory: &Memory) -> Said {
         workers_said(&BTreeMap::from([(image("python:3.12"), evidence)]), &BTreeMap::new(), memory)
     }
@@ -244,6 +266,29 @@ mod tests {
         assert_eq!(reason(&memory, 2, &[busy, idle], Answer::Unknown), "CollectorSilent");
         memory.take_in(Ok(Startds::default()), NOW);
         assert_eq!(reason(&memory, 2, &[busy, idle], Answer::Known), "AsWanted");
+    }
+
+    #[test]
+    fn workers_whose_secrets_are_anothers_are_named_with_the_next_step() {
+        let groups =
+            BTreeMap::from([(image("i"), group(1, &[(Pod::Waiting { since: NOW }, Slot::Unseen)], Answer::Known))]);
+        let mut memory = Memory::default();
+        let not_ours = |name: &str| ApplyError::NotOurs { kind: "Secret".to_owned(), name: name.to_owned() };
+        memory.has_no_token("u-1".to_owned(), &not_ours("p-worker-ns-n-1"));
+        let said = workers_said(&groups, &BTreeMap::new(), &memory);
+        assert_eq!((said.status, said.reason), (ConditionStatus::False, NAME_TAKEN));
+        assert!(
+            said.message.contains("Secret p-worker-ns-n-1 ") && said.message.contains("delete it"),
+            "{}",
+            said.message
+        );
+        let old = old(&said);
+        memory.has_no_token("u-2".to_owned(), &not_ours("p-worker-ns-n-2"));
+        assert!(!workers_said(&groups, &BTreeMap::new(), &memory).is_told_by(&old), "another one is named");
+        for uid in ["u-1", "u-2"] {
+            memory.has_token(uid.to_owned());
+        }
+        assert_eq!(workers_said(&groups, &BTreeMap::new(), &memory).reason, "Starting");
     }
 
     #[test]
@@ -277,14 +322,7 @@ mod tests {
         let said = images_said(&memory);
         assert_eq!((said.status, said.reason), (ConditionStatus::False, "ImageFails"));
         assert!(said.message.contains("alpine:3: the image lacks find"), "{}", said.message);
-        let mut old = Condition {
-            type_: IMAGES_USABLE.to_owned(),
-            status: said.status,
-            reason: said.reason.to_owned(),
-            message: said.message.clone(),
-            last_transition_time: serde_json::from_value(serde_json::json!("2026-01-01T00:00:00Z")).unwrap(),
-            observed_generation: None,
-        };
+        let mut old = old(&said);
         assert!(said.is_told_by(&old));
         old.message.push_str("; another:1: it fails");
         assert!(!said.is_told_by(&old), "another image fails");

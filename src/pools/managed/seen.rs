@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod 
 use kube::ResourceExt as _;
 
 use super::config::UPDATE_INTERVAL;
+use super::error::ApplyError;
 use super::groups::{Group, Shared, There};
 use super::made::Made;
 use super::names::Names;
@@ -55,6 +56,8 @@ pub(super) struct Memory {
     ended: HashSet<String>,
     /// Uids of the workers whose Secret exists.
     tokens: HashSet<String>,
+    /// Why others have none, by their uids.
+    no_tokens: BTreeMap<String, String>,
     /// Those that were asked for and are not shown yet.
     pub(super) made: Made,
     deaths: BTreeMap<Group, Deaths>,
@@ -105,7 +108,18 @@ impl Memory {
 
     /// The Secret of this worker is there.
     pub(super) fn has_token(&mut self, uid: String) {
+        self.no_tokens.remove(&uid);
         self.tokens.insert(uid);
+    }
+
+    /// The Secret of this worker cannot be made before somebody does something about it.
+    pub(super) fn has_no_token(&mut self, uid: String, why: &ApplyError) {
+        self.no_tokens.insert(uid, why.to_string());
+    }
+
+    /// Why workers have no Secret.
+    pub(super) fn no_tokens(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.no_tokens.values().map(String::as_str)
     }
 
     /// This worker has accepted to drain.
@@ -173,6 +187,7 @@ impl Memory {
         self.drained.retain(|uid| there.contains(uid));
         self.ended.retain(|uid| there.contains(uid));
         self.tokens.retain(|uid| there.contains(uid) || self.made.has(uid));
+        self.no_tokens.retain(|uid, _| there.contains(uid) || self.made.has(uid));
         for pod in pods {
             let (uid, group) = (pod.uid().unwrap_or_default(), group_of(pod));
             match state(pod) {

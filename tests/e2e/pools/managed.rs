@@ -24,7 +24,7 @@ use testbed::{Account, Controllers, KubeOptions, PoolOptions, Port, Version, wai
 use bed::site::says;
 use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
 
-use super::site::{delete, find, wait_gone, wait_ready, wait_ready_says, with_pool};
+use super::site::{delete, find, wait_condition, wait_gone, wait_ready, wait_ready_says, with_pool};
 use node::{Node, names, services};
 
 pub use steps::LETS_GO;
@@ -470,10 +470,11 @@ fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     // The key is never made a second time: all tokens would be worth nothing.
     let key = || here.object("secret", "own-signing-key").unwrap()["data"]["htcpool"].take();
     let before = key();
-    here.bed.kill_operator();
-    here.bed.start_operator();
-    here.kubectl(&["scale", "htcpool", POOL, "--replicas=3"]);
-    wait_pods(3);
+    let foreign = worker_secret(&here.name, 2);
+    here.secret(&foreign, "token", "another's");
+    here.kubectl(&["scale", "htcpool", POOL, "--replicas=4"]);
+    wait_pods(4);
+    one_secret_is_anothers(&here, &foreign);
     assert_eq!(key(), before);
     here.remove("secret", "own-signing-key");
     here.bed.kill_operator();
@@ -481,6 +482,30 @@ fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
     let message = wait_ready(&here, POOL, "SigningKeyMissing");
     assert!(message.contains("own-signing-key"), "{message}");
     delete(&here, POOL);
+}
+
+/// The worker with the name of a Secret that is another's waits for somebody to delete that, and no other worker does.
+fn one_secret_is_anothers(here: &Namespace<'_>, foreign: &str) {
+    let message = wait_condition(here, POOL, "WorkersReady", "NameTaken");
+    assert!(message.contains(&format!("Secret {foreign} ")) && message.contains("delete it"), "{message}");
+    let others = [0, 1, 3].map(|number| worker_secret(&here.name, number));
+    for name in &others {
+        here.remove("secret", name);
+    }
+    // It does not know that it has made them.
+    here.bed.kill_operator();
+    here.bed.start_operator();
+    let wait_owned = |name: &str| {
+        wait_for(&format!("Secret {name}"), PATIENCE, || {
+            let secret = here.object("secret", name).unwrap_or_default();
+            if secret["metadata"]["ownerReferences"][0]["kind"] == "Pod" { Ok(()) } else { Err(secret) }
+        })
+        .unwrap();
+    };
+    others.iter().for_each(|name| wait_owned(name));
+    here.remove("secret", foreign);
+    wait_owned(foreign);
+    wait_condition(here, POOL, "WorkersReady", "CollectorSilent");
 }
 
 /// All that the pool has is there, and its own; and pods of its templates are let into a namespace that is restricted.
