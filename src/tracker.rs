@@ -490,7 +490,7 @@ impl Tracker {
             if let Some(doubt) = shown.doubt(uid, users) {
                 return Some((asked_at, Answer::Unknown(doubt)));
             }
-            let ads: Arc<[Ad]> = shown.ads.remove(uid).unwrap_or_default().into();
+            let ads = Arc::new(shown.ads.remove(uid).unwrap_or_default());
             let nameless = shown.nameless_in_its_name(uid, users);
             Some((asked_at, Answer::Known(Queue { asked_at, birthdate, steady_since, ads, nameless, before: None })))
         });

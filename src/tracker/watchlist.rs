@@ -327,8 +327,8 @@ mod tests {
         let (watchlist, uid) = (Watchlist::default(), Uid::from("u"));
         watchlist.set(&uid, &object, Look::Changes, jobs, Arc::default());
         assert!(!watchlist.may_change(), "nothing is known yet");
-        let ads: Arc<[Ad]> =
-            (0..).take(jobs).map(|proc| Ad { staged_in: Some(SchedDate(1)), ..ad(proc, status) }).collect();
+        let its = |proc| Ad { staged_in: Some(SchedDate(1)), ..ad(proc, status) };
+        let ads = Arc::new((0..).take(jobs).map(its).collect());
         let queue = |_: &Uid| {
             let queue = Queue {
                 asked_at: Timestamp(1),
@@ -380,7 +380,7 @@ mod tests {
     const SOON: Look = Look::Every { history: None, soon: true };
 
     fn answer(watchlist: &Watchlist, uid: &Uid, at: i64, jobs: usize) {
-        let ads: Arc<[Ad]> = (0..).take(jobs).map(|proc| ad(proc, JobStatus::Removed)).collect();
+        let ads = Arc::new((0..).take(jobs).map(|proc| ad(proc, JobStatus::Removed)).collect());
         let queue = Queue {
             asked_at: Timestamp(at),
             birthdate: Birthdate(1),

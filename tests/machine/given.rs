@@ -117,7 +117,7 @@ pub fn stillborn(ad: Ad) -> Ad {
 /// An answer of `condor_q`, asked so many seconds after now; the one right before it was the same.
 pub fn queue(asked: i64, ads: &[Ad]) -> Answer<Queue> {
     let (asked_at, birthdate, steady_since) = (at(asked), BIRTH, at(-100_000));
-    let ads: Arc<[Ad]> = ads.into();
+    let ads = Arc::new(ads.to_vec());
     let before = Some(Earlier::new(Timestamp(asked_at.0 - 1), &ads));
     Answer::Known(Queue { asked_at, birthdate, steady_since, ads, nameless: Arc::default(), before })
 }

@@ -104,8 +104,8 @@ pub struct Queue {
     pub birthdate: Birthdate,
     /// Since when that birthdate has been seen without a break.
     pub steady_since: Timestamp,
-    /// The ads, by id.
-    pub ads: Arc<[Ad]>,
+    /// The ads, by id. They are shared as they were collected: there may be 100,000, and a copy is 30 MB.
+    pub ads: Arc<Vec<Ad>>,
     /// Jobs in the name of the object's identity that do not say (any more) whose they are.
     pub nameless: Arc<[JobId]>,
     /// The answer before this one, of the same queue.

@@ -26,7 +26,7 @@ pub(in crate::tracker) fn ad(proc: u32, status: JobStatus) -> Ad {
 
 fn queue(at: i64, ads: &[Ad]) -> Queue {
     let (asked_at, birthdate, steady_since) = (Timestamp(at), Birthdate(1), Timestamp(0));
-    Queue { asked_at, birthdate, steady_since, ads: ads.into(), nameless: Arc::default(), before: None }
+    Queue { asked_at, birthdate, steady_since, ads: ads.to_vec().into(), nameless: Arc::default(), before: None }
 }
 
 fn history(at: i64) -> Answer<History> {

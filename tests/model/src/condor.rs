@@ -109,12 +109,12 @@ impl Schedd {
     }
 
     /// The queue's answer, by object; with those whose ads do not say whose they are if their ids are known.
-    pub fn ads(&self, objects: usize, ids_known: bool) -> Vec<Arc<[Ad]>> {
+    pub fn ads(&self, objects: usize, ids_known: bool) -> Vec<Arc<Vec<Ad>>> {
         let found = |job: &&CondorJob| job.ad.marked || ids_known;
         (0..objects)
             .map(|object| {
                 let its = self.queue.iter().filter(|job| usize::from(job.object) == object);
-                its.filter(found).map(|job| job.ad.clone()).collect()
+                Arc::new(its.filter(found).map(|job| job.ad.clone()).collect())
             })
             .collect()
     }

@@ -207,7 +207,7 @@ impl Watched {
 pub struct PendingLook {
     pub asked_at: Timestamp,
     pub birthdate: Birthdate,
-    pub ads: Vec<std::sync::Arc<[htc_operator::machine::facts::Ad]>>,
+    pub ads: Vec<std::sync::Arc<Vec<htc_operator::machine::facts::Ad>>>,
     pub wanted: BTreeMap<u8, Reach>,
 }
 
