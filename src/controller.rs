@@ -123,9 +123,10 @@ pub async fn run(
             }
             match event {
                 Ok(event) => {
+                    // Those that listen to `listed` and `touched` read what this changes.
+                    remember_what_is_there(&remembering, event, &known);
                     tell_who_was_touched(&remembering, event);
                     listed.seen(event);
-                    forget_what_is_gone(&remembering, event, &known);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the watch of HTCJobs broke; it is begun again (is the CRD installed?)");
@@ -185,28 +186,33 @@ fn tell_who_was_touched(context: &Context, event: &watcher::Event<Observed>) {
     let _ = context.touched.send(touched);
 }
 
-/// What nobody has told us of, and what went while the watch was broken, too.
-fn forget_what_is_gone(context: &Context, event: &watcher::Event<Observed>, known: &reflector::Store<Observed>) {
+/// Forgets what is gone, what nobody has told us of, and what went while the watch was broken, too.
+fn remember_what_is_there(context: &Context, event: &watcher::Event<Observed>, known: &reflector::Store<Observed>) {
     let uid = |object: &Observed| object.uid().map(|uid| Uid::from(uid.as_str()));
     match event {
         watcher::Event::Delete(object) => {
             if let Some(uid) = uid(object) {
                 context.volatile.forget(&uid);
-                context.pools.forget(&uid);
+                context.pools.gone(&uid);
                 context.namespace_jobs.forget(&uid);
                 context.queues.forget(&uid);
                 context.backends.forget(&uid);
             }
         }
         watcher::Event::InitDone => {
-            let there: HashSet<Uid> = known.state().iter().filter_map(|object| uid(object)).collect();
+            let objects = known.state();
+            let there: HashSet<Uid> = objects.iter().filter_map(|object| uid(object)).collect();
             context.volatile.keep(&there);
             context.pools.keep(&there);
+            for object in &objects {
+                context.pools.saw(object);
+            }
             context.namespace_jobs.keep(&there);
             context.queues.listed(&there);
             context.backends.keep(&there);
         }
-        watcher::Event::Init | watcher::Event::InitApply(_) | watcher::Event::Apply(_) => {}
+        watcher::Event::Apply(object) => context.pools.saw(object),
+        watcher::Event::Init | watcher::Event::InitApply(_) => {}
     }
 }
 

@@ -4,6 +4,7 @@ mod due;
 mod keeper;
 mod making;
 pub mod managed;
+mod members;
 mod reach;
 mod seen;
 pub mod states;
@@ -12,6 +13,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kube::ResourceExt as _;
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::api::{HTCJobSpec, HTCPoolSpec, Identity, MiniClusterStatus, ObjectName, Observed, POOL, Reason, pool_of};
@@ -26,6 +29,7 @@ use crate::workers::Workers;
 pub use keeper::PoolKeeper;
 pub use making::{Base, PartEnded};
 use managed::work::Work;
+use members::Members;
 pub use reach::Reach;
 
 /// An HTCondor pool: the schedd that has the jobs, and all that is known and done only there.
@@ -87,6 +91,8 @@ struct State {
     own_workers: HashMap<Uid, MiniClusterStatus>,
     /// What objects in pools that have a name have to do there.
     work: HashMap<Uid, Work>,
+    /// Which objects are in them.
+    members: Members,
     /// Whether all `HTCPool`s are known; why not, as far as that is.
     listed: Option<Result<(), String>>,
 }
@@ -181,6 +187,21 @@ impl Pools {
         });
     }
 
+    /// The watch shows this object.
+    pub fn saw(&self, object: &Observed) {
+        let Some(uid) = object.uid().map(|uid| Uid::from(uid.as_str())) else { return };
+        self.with(|state| {
+            let pool = state.name_for(&uid, &object.namespace().unwrap_or_default(), object);
+            state.members.saw(&uid, object, pool);
+        });
+    }
+
+    /// The watch shows it no more.
+    pub fn gone(&self, uid: &Uid) {
+        self.forget(uid);
+        self.with(|state| state.members.gone(uid));
+    }
+
     /// All objects but these are gone.
     pub fn keep(&self, uids: &HashSet<Uid>) {
         self.default.schedd.users.keep(uids);
@@ -188,6 +209,7 @@ impl Pools {
             state.assigned.retain(|uid, _| uids.contains(uid));
             state.own_workers.retain(|uid, _| uids.contains(uid));
             state.work.retain(|uid, _| uids.contains(uid));
+            state.members.keep(uids);
             state.named.values().for_each(|named| named.pool.schedd.users.keep(uids));
         });
     }
@@ -200,8 +222,17 @@ impl Pools {
         }
     }
 
-    fn work(&self, uid: &Uid) -> Option<Work> {
-        self.with(|state| state.work.get(uid).copied())
+    /// The objects in this pool, and what they have to do there.
+    fn members(&self, name: &ObjectName) -> Vec<(Uid, ObjectRef<Observed>, Option<Work>)> {
+        self.with(|state| {
+            let members = state.members.of(name);
+            members.map(|(uid, object)| (uid.clone(), object.clone(), state.work.get(uid).copied())).collect()
+        })
+    }
+
+    /// Is notified when something changes that workers of this pool are asked for by.
+    fn listen(&self, name: &ObjectName) -> Arc<Notify> {
+        self.with(|state| state.members.listen(name))
     }
 
     /// What is known of the workers that an object has of its own.
@@ -310,9 +341,13 @@ impl State {
     /// Whether the object is there. It is looked at under the lock that [`Self::forget`] waits for: who forgets it later comes later.
     fn set_work(&mut self, uid: &Uid, work: Option<Work>, is_there: impl FnOnce() -> bool) -> bool {
         let is_there = is_there();
-        match work.filter(|_| is_there) {
-            Some(work) => drop(self.work.insert(uid.clone(), work)),
-            None => drop(self.work.remove(uid)),
+        let work = work.filter(|_| is_there);
+        let before = match work {
+            Some(work) => self.work.insert(uid.clone(), work),
+            None => self.work.remove(uid),
+        };
+        if before != work {
+            self.members.changed(uid);
         }
         is_there
     }
@@ -320,7 +355,9 @@ impl State {
     fn forget(&mut self, uid: &Uid) {
         self.assigned.remove(uid);
         self.own_workers.remove(uid);
-        self.work.remove(uid);
+        if self.work.remove(uid).is_some() {
+            self.members.changed(uid);
+        }
     }
 
     fn name_for(&self, uid: &Uid, namespace: &str, object: &Observed) -> Option<ObjectName> {

@@ -6,14 +6,17 @@ mod show;
 
 use std::time::Duration;
 
+use kube::ResourceExt as _;
 use kube::runtime::reflector::ObjectRef;
 
 use super::commit::log;
 use super::publish::publish_status;
+use super::volatile::MayWait;
 use super::{Context, ReconcileError};
 use crate::api::{Observed, Phase};
 use crate::kubernetes_backend::{asked_for, progress};
 use crate::ledger::{LedgerError, SaveRuns};
+use crate::machine::Uid;
 use crate::machine::pods::{Decision, decide_pods, room, share, share_after};
 use crate::machine::room::Room;
 use crate::machine::runs::Record;
@@ -28,6 +31,10 @@ const UNWATCHED: Duration = Duration::from_secs(10);
 
 /// The steps; when the next pass is due, if nothing calls for one before.
 pub(super) async fn pass(object: &Observed, context: &Context) -> Result<Option<Duration>, ReconcileError> {
+    let uid = Uid::from(object.uid().unwrap_or_default().as_str());
+    if let Some(rest) = context.volatile.rests(&uid, context.clock.now()) {
+        return Ok(Some(rest));
+    }
     let mut gathered = gather(object, context).await.map_err(ReconcileError::Gather)?;
     let decision = decide(object, &mut gathered, context).map_err(ReconcileError::Decide)?;
     let room = context.queues.give_room().then(|| room(&gathered.facts, &decision));
@@ -64,7 +71,8 @@ async fn show(
 ) -> Result<Option<Duration>, super::WriteError> {
     let Some(record) = record.filter(|_| gathered.facts.object.finalizer) else { return Ok(again) };
     let status = show::status(record, &gathered.facts, object);
-    publish_status(context, object, (&gathered.name, &gathered.facts.object.uid), status, false, again).await
+    let of = (&gathered.name, &gathered.facts.object.uid);
+    publish_status(context, object, of, status, MayWait::Counts, again).await
 }
 
 /// What the machine makes of the facts, within what the namespace may have.

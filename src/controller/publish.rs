@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::act::{ToShow, sooner, unless_done};
 use super::gather::Gathered;
-use super::volatile::Publish;
+use super::volatile::{MayWait, Publish};
 use super::{Context, WriteError};
 use crate::api::{Condition, HTCJobStatus, ObjectName, Observed};
 use crate::failpoint::{Point, around};
@@ -170,7 +170,8 @@ pub(super) async fn publish(
     let own = context.pools.own_workers(&gathered.facts.object.uid);
     status.mini_cluster = own.or_else(|| old.and_then(|old| old.mini_cluster.clone()));
     let of = (&gathered.name, &gathered.facts.object.uid);
-    publish_status(context, object, of, status, about_to_change, again).await
+    let may_wait = if about_to_change { MayWait::AllButNews } else { MayWait::Nothing };
+    publish_status(context, object, of, status, may_wait, again).await
 }
 
 /// Publishes a status, unless it is known already or will soon be another one; when the next pass is due.
@@ -179,12 +180,12 @@ pub(super) async fn publish_status(
     object: &Observed,
     (name, uid): (&ObjectName, &Uid),
     status: HTCJobStatus,
-    about_to_change: bool,
+    may_wait: MayWait,
     again: Option<Duration>,
 ) -> Result<Option<Duration>, WriteError> {
     let old = object.0.as_ref().ok().and_then(|job| job.status.as_ref());
     let waiting = || context.requests.waiting();
-    Ok(match context.volatile.publish(uid, &status, old, about_to_change, waiting, context.clock.now()) {
+    Ok(match context.volatile.publish(uid, &status, old, may_wait, waiting, context.clock.now()) {
         Publish::Known => again,
         Publish::Later(pause) => Some(sooner(again, pause)),
         Publish::Now => unless_done(again, write(context, name, uid, status).await?),

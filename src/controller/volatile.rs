@@ -21,6 +21,11 @@ const HOLD_BACK_FOR_EACH: Duration = Duration::from_millis(10);
 /// However many wait, and however often it changes.
 const HOLD_BACK_AT_MOST: Duration = Duration::from_secs(10);
 
+/// The longest time for which what is known of an object is not read again, and so many times what reading took.
+const REST: (Duration, u32) = (Duration::from_secs(10), 2);
+/// What takes less is read as often as there is news.
+const CHEAP: Duration = Duration::from_millis(50);
+
 /// Of all objects.
 #[derive(Debug, Default)]
 pub struct VolatileState(Mutex<HashMap<Uid, Seen>>);
@@ -38,6 +43,8 @@ struct Seen {
     stranger: Option<Timestamp>,
     /// Its items could not be read.
     items: Option<ItemsFailed>,
+    /// Its rows in the ledger are not read before.
+    rests: Option<Timestamp>,
     /// It had no row, and this process itself has claimed it: it is new, however old it is.
     claimed: bool,
 }
@@ -62,8 +69,23 @@ struct Owed {
 
 impl Seen {
     const fn is_empty(&self) -> bool {
-        matches!(self, Self { written: None, owed: None, failing: None, stranger: None, items: None, claimed: false })
+        matches!(
+            self,
+            Self { written: None, owed: None, failing: None, stranger: None, items: None, rests: None, claimed: false }
+        )
     }
+}
+
+/// What of a status may wait for its next change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MayWait {
+    /// Nothing: nothing is about to change it.
+    Nothing,
+    /// All but the phase, the end, and how many jobs run, are held and have ended. A request that stands, or an answer that is asked for, is
+    /// about to change it.
+    AllButNews,
+    /// Counts and indexes. Pods that come and go change them many times a second, and the indexes may take 32 KiB.
+    Counts,
 }
 
 /// What becomes of a status.
@@ -139,6 +161,22 @@ impl VolatileState {
         self.of(uid, |seen| seen.items = None);
     }
 
+    /// How long its rows are not to be read again.
+    pub(super) fn rests(&self, uid: &Uid, now: Timestamp) -> Option<Duration> {
+        self.of(uid, |seen| {
+            seen.rests.take_if(|until| *until <= now);
+            seen.rests.map(|until| until.since(now))
+        })
+    }
+
+    /// To read its rows took so long: with the rest that follows, all reads take a third of the time.
+    pub(super) fn read(&self, uid: &Uid, took: Duration, now: Timestamp) {
+        if took >= CHEAP {
+            let (longest, times) = REST;
+            self.of(uid, |seen| seen.rests = Some(now.plus((took * times).min(longest))));
+        }
+    }
+
     pub(super) fn claim(&self, uid: &Uid) {
         self.of(uid, |seen| seen.claimed = true);
     }
@@ -152,14 +190,13 @@ impl VolatileState {
         self.of(uid, |seen| seen.claimed)
     }
 
-    /// Whether `status` is to be written over `shown`. `about_to_change`: by a request that stands, or an answer that is
-    /// asked for; `waiting`: how many requests wait for their workers.
+    /// Whether `status` is to be written over `shown`. `waiting`: how many requests wait for their workers.
     pub(super) fn publish(
         &self,
         uid: &Uid,
         status: &HTCJobStatus,
         shown: Option<&HTCJobStatus>,
-        about_to_change: bool,
+        may_wait: MayWait,
         waiting: impl FnOnce() -> usize,
         now: Timestamp,
     ) -> Publish {
@@ -172,7 +209,7 @@ impl VolatileState {
                 seen.owed = None;
                 return Publish::Known;
             }
-            if !about_to_change || !can_wait(status, last) {
+            if !may_wait.lets(status, last) {
                 return Publish::Now;
             }
             let owed = seen.owed.get_or_insert_with(|| Owed { status: status.clone(), since: now, changed: now });
@@ -193,12 +230,25 @@ impl VolatileState {
     }
 }
 
-/// What people and workflows wait for is said at once: a phase, the end, and how many jobs run, are held and have ended.
-fn can_wait(status: &HTCJobStatus, last: Option<&HTCJobStatus>) -> bool {
-    let Some(last) = last else { return matches!(status.phase, None | Some(Phase::Pending | Phase::Terminating)) };
-    let counts = |status: &HTCJobStatus| (status.running, status.held, status.succeeded, status.failed);
-    let same = counts(status) == counts(last) && ends(status) == ends(last);
-    (status.phase == last.phase || status.phase == Some(Phase::Terminating)) && same
+impl MayWait {
+    /// Whether what `status` says beyond the `last` one may wait. What people and workflows wait for does not.
+    fn lets(self, status: &HTCJobStatus, last: Option<&HTCJobStatus>) -> bool {
+        match (self, last) {
+            (Self::Nothing, _) | (Self::Counts, None) => false,
+            (Self::AllButNews, None) => matches!(status.phase, None | Some(Phase::Pending | Phase::Terminating)),
+            (Self::AllButNews, Some(last)) => {
+                let counts = |status: &HTCJobStatus| (status.running, status.held, status.succeeded, status.failed);
+                let same = counts(status) == counts(last) && ends(status) == ends(last);
+                (status.phase == last.phase || status.phase == Some(Phase::Terminating)) && same
+            }
+            (Self::Counts, Some(last)) => status.phase == last.phase && told(status).eq(told(last)),
+        }
+    }
+}
+
+/// Type, status and reason of each condition.
+fn told(status: &HTCJobStatus) -> impl Iterator<Item = (&str, ConditionStatus, &str)> {
+    status.conditions.iter().map(|told| (told.type_.as_str(), told.status, told.reason.as_str()))
 }
 
 /// Whether it is said to be complete, and to have failed.
@@ -241,7 +291,8 @@ mod tests {
     fn what_is_about_to_change_waits_for_it() {
         let (volatile, uid) = (VolatileState::default(), Uid::from(UID));
         let ask = |status: &HTCJobStatus, shown, busy, waiting, now| {
-            volatile.publish(&uid, status, shown, busy, || waiting, at(now))
+            let may_wait = if busy { MayWait::AllButNews } else { MayWait::Nothing };
+            volatile.publish(&uid, status, shown, may_wait, || waiting, at(now))
         };
         let (pending, again, submitted) =
             (status(Phase::Pending, 0), status(Phase::Pending, 1), status(Phase::Submitted, 1));
@@ -267,6 +318,37 @@ mod tests {
     }
 
     #[test]
+    fn counts_of_pods_are_written_together_and_news_at_once() {
+        let (volatile, uid) = (VolatileState::default(), Uid::from(UID));
+        let running = |succeeded| HTCJobStatus { succeeded, ..status(Phase::Running, 0) };
+        let ask = |status: &HTCJobStatus, shown: Option<&HTCJobStatus>, now| {
+            volatile.publish(&uid, status, shown, MayWait::Counts, || 0, at(now))
+        };
+        let shown = running(0);
+        assert_eq!(ask(&shown, None, 0), Publish::Now, "nothing was said before");
+        // Five jobs end each second, for a minute.
+        let mut written = Vec::new();
+        for change in 1..=300 {
+            let (status, now) = (running(change), change * 200);
+            if ask(&status, Some(&shown), now) == Publish::Now {
+                volatile.published(&uid, status);
+                written.push(now);
+            }
+        }
+        assert!(written.len() <= 6 && written[0] <= 10_200, "{written:?}");
+        // The last of them is written a second later.
+        let (last, now) = (running(301), 61_000);
+        assert!(matches!(ask(&last, Some(&shown), now), Publish::Later(pause) if pause <= HOLD_BACK));
+        assert_eq!(ask(&last, Some(&shown), now + 1000), Publish::Now);
+        volatile.published(&uid, last.clone());
+        let stuck = Condition { type_: ConditionType::Stuck.to_string(), ..complete() };
+        let stuck = HTCJobStatus { conditions: vec![stuck], ..last.clone() };
+        assert_eq!(ask(&stuck, Some(&last), now + 1100), Publish::Now, "a condition");
+        let ended = HTCJobStatus { phase: Some(Phase::Completed), ..last.clone() };
+        assert_eq!(ask(&ended, Some(&last), now + 1200), Publish::Now, "a phase");
+    }
+
+    #[test]
     fn items_are_asked_for_after_pauses_that_grow() {
         let (volatile, uid) = (VolatileState::default(), Uid::from(UID));
         assert_eq!(volatile.items_failed_before(&uid, at(0)), None);
@@ -277,6 +359,20 @@ mod tests {
         assert!(first <= Duration::from_millis(1200) && pauses[0] > first, "{first:?}, {pauses:?}");
         assert!((Duration::from_secs(48)..=Duration::from_secs(72)).contains(&pauses[11]), "{pauses:?}");
         volatile.items_are_kept(&uid);
+        assert!(volatile.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn reading_many_rows_takes_a_third_of_the_time() {
+        let (volatile, uid) = (VolatileState::default(), Uid::from(UID));
+        volatile.read(&uid, Duration::from_millis(20), at(0));
+        assert_eq!(volatile.rests(&uid, at(0)), None, "few rows");
+        volatile.read(&uid, Duration::from_millis(400), at(0));
+        assert_eq!(volatile.rests(&uid, at(100)), Some(Duration::from_millis(700)));
+        assert_eq!(volatile.rests(&uid, at(800)), None);
+        volatile.read(&uid, Duration::from_secs(60), at(1000));
+        assert_eq!(volatile.rests(&uid, at(1000)), Some(Duration::from_secs(10)));
+        assert_eq!(volatile.rests(&uid, at(11_000)), None);
         assert!(volatile.0.lock().unwrap().is_empty());
     }
 

@@ -417,9 +417,9 @@ impl PoolKeeper {
         let listed = *self.base.listed.borrow();
         let is_guarded =
             |object: &Observed| object.finalizers().iter().any(|own| own == FINALIZER || own == OLD_FINALIZER);
-        let state = self.base.objects.state();
-        let guarded =
-            state.iter().filter(|object| is_guarded(object) && self.name_for(object).as_ref() == Some(name)).count();
+        let members = self.pools.members(name);
+        let members = members.iter().filter_map(|(_, object, _)| self.base.objects.get(object));
+        let guarded = members.filter(|object| is_guarded(object)).count();
         Ok(listed.then_some(recorded.max(guarded)))
     }
 

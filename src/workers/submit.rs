@@ -102,8 +102,10 @@ impl Submission {
     /// Asks before each submission: credentials may have changed, and jobs of a name that is not known are not found.
     #[tracing::instrument(name = "before_submission", level = "error", skip_all, fields(identity = schedd.identity.logged()))]
     pub(super) async fn ask(&mut self, schedd: &Schedd) {
-        let asked = tokio::try_join!(schedd.identity(), schedd.newest_in_history(), schedd.recent_reading());
-        self.asked = Some(asked.map(|(user, witness, reading)| Asked { reading, witness, user }));
+        let (user, witness, reading) =
+            tokio::join!(schedd.identity(), schedd.newest_in_history(), schedd.recent_reading());
+        // Of several that fail, the same one is always reported. The status would change with each try otherwise.
+        self.asked = Some(user.and_then(|user| Ok(Asked { user, witness: witness?, reading: reading? })));
     }
 
     /// Writes the sandboxes, and makes the intents durable.

@@ -2,6 +2,7 @@
 //! the disk is full; the ledger goes. Each HTCJob ends right, its jobs run once, and whoever waits says for what.
 
 mod api_server;
+mod at_rest;
 mod disk;
 mod history;
 mod ledger;

@@ -372,9 +372,10 @@ fn it_goes_when_job_and_pods_have_gone() {
     assert!(matches!(step(&mut never).action, Action::ReleaseFinalizer(Permit::Gone(_))));
 }
 
-/// Its Job is gone, and a Pod on a lost node stays: each decision after the first that says so changes nothing in the ledger.
+/// Its Job is gone, and a Pod on a lost node stays: each decision after the first that says so changes nothing in the ledger, and the API
+/// server is asked less and less often.
 #[test]
-fn pods_that_stay_for_long_are_said_once() {
+fn pods_that_stay_for_long_are_said_once_and_asked_about_after_growing_pauses() {
     let at = |seconds: i64| Timestamp(NOW.0 + 1000 * seconds);
     let mut facts = begun(1);
     facts.object.deleting = true;
@@ -385,9 +386,10 @@ fn pods_that_stay_for_long_are_said_once() {
     let late = decide_at(&facts, 200);
     facts.record = late.after.unwrap();
     assert!(is_said(&facts, ConditionType::JobsRemoved, ConditionStatus::False, Reason::NotRemovedYet));
-    for seconds in [205, 210, 100_000] {
+    for (seconds, again) in [(205, 20), (210, 21), (3600, 360), (100_000, 600)] {
         let decision = decide_at(&facts, seconds);
         assert_eq!(decision.after.unwrap().known, facts.record.known, "after {seconds} s");
+        assert_eq!(decision.again.unwrap().as_secs(), again, "after {seconds} s");
         assert!(decision.transitions.is_empty() && decision.changed.is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! The facts about one object whose jobs are Pods.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -48,7 +48,9 @@ pub(super) async fn gather(object: &Observed, context: &Context) -> Result<Gathe
     let uid = Uid::from(object.uid().ok_or(GatherError::Nameless("uid"))?.as_str());
     let namespace = object.namespace().ok_or(GatherError::Nameless("namespace"))?;
     let name = ObjectName { namespace, name: object.name_any() };
+    let began = Instant::now();
     let record = context.ledger.load_runs(&uid).await?;
+    context.volatile.read(&uid, began.elapsed(), context.clock.now());
     let claim = claim(object, context);
     let finalizer = object.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
     let past = match past(context, &uid, claim, finalizer) {

@@ -1,5 +1,6 @@
 //! Sees to one managed pool: to its objects, and to its workers for as long as it is at work.
 
+mod due;
 mod pace;
 mod status;
 
@@ -17,6 +18,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::sync::watch::Receiver;
 use tokio::task::JoinHandle;
+use tokio::time::sleep_until;
 
 use super::apply::{Applied, Applier};
 use super::config::POD_UID;
@@ -43,6 +45,7 @@ use crate::fence::Fence;
 use crate::kubernetes::{ApiError, limited, tell_event, unless_changed};
 use crate::machine::Uid;
 use crate::pools::{Pool, Pools};
+use due::Due;
 use pace::Pace;
 
 /// Until objects that are as they should be are looked at again.
@@ -110,9 +113,15 @@ impl Caretaker {
         object: &HTCPool,
         spec: &ManagedPool,
     ) -> Result<Result<Applied, NotMade>, ApiError> {
-        *self.object.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(object.clone());
-        self.news.notify_one();
         let generation = object.meta().generation.unwrap_or_default();
+        let known = std::mem::replace(
+            &mut *self.object.lock().unwrap_or_else(PoisonError::into_inner),
+            Arc::new(object.clone()),
+        );
+        // What is in its status is what this has written.
+        if known.meta().generation != object.meta().generation {
+            self.news.notify_one();
+        }
         let before = self.applied.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((of, at, applied)) = before
             && of == generation
@@ -153,7 +162,8 @@ impl Caretaker {
             let watched = watched.default_backoff().try_filter_map(|event| async { Ok(decoded(event)) });
             let mut watched = Box::pin(watched.reflect(writer));
             let (mut memory, mut pace, mut listed) = (Memory::default(), Pace::default(), false);
-            let mut pause = Duration::ZERO;
+            let changed = charge.pools.listen(&names.pool);
+            let mut due = Due::new(charge.intervals.1, Instant::now());
             loop {
                 let Some(caretaker) = own.upgrade() else { return };
                 tokio::select! {
@@ -162,21 +172,23 @@ impl Caretaker {
                             listed |= matches!(event, watcher::Event::InitDone);
                             memory.made.watched(&event, &names);
                             if matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) { continue; }
-                            pause = pause.min(Duration::from_millis(100));
+                            due.pods_changed(Instant::now());
                             continue;
                         }
                         Some(Err(error)) => tracing::warn!(%error, "the workers' pods cannot be watched"),
                         None => return,
                     },
                     () = caretaker.news.notified() => {}
-                    () = tokio::time::sleep(pause) => {}
+                    () = changed.notified() => {
+                        due.jobs_changed(Instant::now());
+                        continue;
+                    }
+                    () = sleep_until(due.next().into()) => {}
                 }
                 let Some(pool) = pool.upgrade() else { return };
-                if listed {
-                    pause = caretaker.look(&pool, &store, &mut memory, &mut pace).await;
-                } else {
-                    pause = RETRY;
-                }
+                let began = Instant::now();
+                let pause = if listed { caretaker.look(&pool, &store, &mut memory, &mut pace).await } else { RETRY };
+                due.looked(began, Instant::now(), pause);
             }
         };
         let task = tokio::spawn(work);
@@ -194,6 +206,7 @@ impl Caretaker {
 
     /// Looks at the workers, and does what is to be done; when to look again.
     async fn look(&self, pool: &Pool, pods: &Store<KubePod>, memory: &mut Memory, pace: &mut Pace) -> Duration {
+        tracing::debug!(htcpool = %self.names.pool, "looks at the workers");
         let (calm, soon) = self.charge.intervals;
         let object = Arc::clone(&self.object.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(spec) = &object.spec.managed else { return calm };
@@ -247,10 +260,9 @@ impl Caretaker {
             }
             self.tell_owners(spec, &mine, &groups, memory).await;
         }
-        let again = plans.values().filter_map(|plan| plan.again).min();
+        let again = plans.values().filter_map(|plan| plan.again).chain(memory.pause_ends(now())).min();
         let again = again.map_or(calm, |again| Duration::from_secs(u64::try_from(again - now()).unwrap_or(0)));
-        let awaited = if Memory::is_restless(&groups) { pace.pause(soon, calm) } else { calm };
-        let usual = if demand.follows(spec) { soon } else { awaited };
+        let usual = if Memory::is_restless(&groups) { pace.pause(soon, calm) } else { calm };
         usual.min(again).max(Duration::from_millis(200))
     }
 
@@ -264,13 +276,12 @@ impl Caretaker {
 
     /// The `HTCJob`s in this pool, and what they have to do; none where that is not known.
     fn mine(&self) -> Vec<(Arc<Observed>, Option<Work>)> {
-        // Those of another backend are in no pool, whatever they name: nobody looks at what they have to do.
-        let of_htcondor = |object: &Arc<Observed>| Backend::of(object) == Backend::HTCondor;
-        let mine = self.charge.objects.state().into_iter().filter(of_htcondor).filter_map(|object| {
-            let uid = Uid::from(object.uid().unwrap_or_default().as_str());
-            let name = self.charge.pools.name_for(&uid, &object.namespace().unwrap_or_default(), &object);
-            let work = self.charge.pools.work(&uid).or_else(|| (!self.may_have_work(&object)).then(Work::default));
-            (name.as_ref() == Some(&self.names.pool)).then_some((object, work))
+        let mine = self.charge.pools.members(&self.names.pool).into_iter().filter_map(|(uid, reference, work)| {
+            let object = self.charge.objects.get(&reference)?;
+            // Those of another backend are in no pool, whatever they name: nobody looks at what they have to do.
+            let is_it = object.uid().as_deref() == Some(uid.as_str()) && Backend::of(&object) == Backend::HTCondor;
+            let work = work.or_else(|| (!self.may_have_work(&object)).then(Work::default));
+            is_it.then_some((object, work))
         });
         mine.collect()
     }

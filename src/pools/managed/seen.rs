@@ -176,6 +176,11 @@ impl Memory {
         hopeless.chain(self.lacks.iter().map(|(group, lack)| (group, lack.as_str()))).collect()
     }
 
+    /// The next time at which workers may be made of a group again that ended too soon.
+    pub(super) fn pause_ends(&self, now: i64) -> Option<i64> {
+        self.deaths.values().filter_map(|deaths| deaths.pause_ends()).filter(|ends| *ends > now).min()
+    }
+
     /// The `HTCJob` with this uid was not told before.
     pub(super) fn is_news(&mut self, uid: String) -> bool {
         self.told.insert(uid)

@@ -81,11 +81,6 @@ impl Demand {
         Most { shared: self.wish.most(), own: self.most_own }
     }
 
-    /// It changes with the jobs.
-    pub(super) fn follows(&self, spec: &ManagedPool) -> bool {
-        matches!(self.wish, Wish::Follow { .. } | Wish::Divided { .. }) || spec.workers.mini_clusters.is_some()
-    }
-
     /// Whom workers are asked for.
     pub(super) fn asked(&self, design: &Design<'_>) -> BTreeSet<Group> {
         let of_pool = of_pool(design);

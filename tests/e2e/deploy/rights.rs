@@ -109,7 +109,9 @@ fn of_rule(rule: &Value, granted_by: &str, namespace: Option<&str>) -> Vec<Right
 /// What a service account has asked for.
 pub fn asked(log: &Path, account: &str) -> Vec<Asked> {
     let log = std::fs::read_to_string(log).unwrap();
-    let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    // The last line may not be whole yet.
+    let lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    let events = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
     events
         .filter(|event| event["user"]["username"] == account && event["objectRef"].is_object())
         .map(|event| {

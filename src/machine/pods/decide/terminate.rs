@@ -64,13 +64,14 @@ impl Run<'_> {
                 }
             }
             OwnJob::Gone => {
-                self.removing(&format!("Pods of Job {name}"));
+                let waited = self.removing(&format!("Pods of Job {name}"));
                 match (self.facts.left, &self.facts.record.job) {
                     (Left::Some, Some(uid)) => self.action = Action::DeletePods(uid.clone()),
                     (Left::Some | Left::Unknown | Left::None, _) => {}
                 }
-                // A Pod that goes wakes the object only if it was seen.
-                self.look_again(self.settings.pause_first);
+                // A Pod that goes wakes the object only if it was seen. What lasts long is asked for after a tenth of that time.
+                let longest = self.settings.pause_max.max(self.settings.pause_first);
+                self.look_again((waited / 10).clamp(self.settings.pause_first, longest));
             }
         }
     }
