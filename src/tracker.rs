@@ -115,6 +115,14 @@ impl Question {
     }
 }
 
+/// Which part of a question was not answered.
+enum Unanswered {
+    /// That about all jobs of its objects.
+    Whole(Unknown),
+    /// Only that about jobs of the latest attempts of some; the other one was answered.
+    Parts(Unknown),
+}
+
 /// What history has.
 struct FoundInHistory {
     answer: HistoryAnswer,
@@ -183,33 +191,24 @@ impl Tracker {
             took = began.elapsed();
             match result {
                 Ok(()) => backoff.reset(),
-                Err(unknown) => {
-                    self.wake(self.no_answer(asked_at, &question, &unknown)).await;
+                Err(failure) => {
+                    self.wake(no_answer(&self.watchlist, asked_at, &question, &failure)).await;
                     failed = Some(backoff.pause());
                 }
             }
         }
     }
 
-    /// Takes in that there was no answer. Of objects that were asked about in part, the next look at all their jobs says so.
-    fn no_answer(&self, asked_at: Timestamp, question: &Question, unknown: &Unknown) -> Vec<ObjectRef<Observed>> {
-        match question {
-            Question::All => self.watchlist.no_answer(asked_at, &[], unknown),
-            Question::Awaited(Awaited { whole, .. }) if whole.is_empty() => Vec::new(),
-            Question::Awaited(Awaited { whole, .. }) => self.watchlist.no_answer(asked_at, whole, unknown),
-        }
-    }
-
     /// One look.
     #[tracing::instrument(name = "look", level = "error", skip_all, fields(htcjobs = question.about()))]
-    async fn look_once(&self, question: &Question) -> Result<(), Unknown> {
+    async fn look_once(&self, question: &Question) -> Result<(), Unanswered> {
         let result = match question {
-            Question::All => self.look().await,
+            Question::All => self.look().await.map_err(Unanswered::Whole),
             Question::Awaited(awaited) => self.look_at(&awaited.whole, &awaited.parts).await,
         };
         match &result {
             Ok(()) => {}
-            Err(unknown) => {
+            Err(Unanswered::Whole(unknown) | Unanswered::Parts(unknown)) => {
                 tracing::debug!(why = %unknown.why, message = %unknown.message, "no answer from HTCondor");
             }
         }
@@ -373,12 +372,12 @@ impl Tracker {
     }
 
     /// Asks about the jobs of some objects, and about those of the latest attempts of others.
-    async fn look_at(&self, whole: &[Uid], parts: &[(Uid, Attempt)]) -> Result<(), Unknown> {
+    async fn look_at(&self, whole: &[Uid], parts: &[(Uid, Attempt)]) -> Result<(), Unanswered> {
         if !whole.is_empty() {
-            self.look_at_whole(whole).await?;
+            self.look_at_whole(whole).await.map_err(Unanswered::Whole)?;
         }
         if !parts.is_empty() {
-            self.look_at_parts(parts).await?;
+            self.look_at_parts(parts).await.map_err(Unanswered::Parts)?;
         }
         Ok(())
     }
@@ -502,6 +501,25 @@ impl Tracker {
             // The receiver goes only when the operator ends.
             let _ = self.wake.send(object).await;
         }
+    }
+}
+
+/// Takes in that there was no answer; gives back the objects to wake. Of objects that were asked about in part, the next look at all their
+/// jobs says so.
+fn no_answer(
+    watchlist: &Watchlist,
+    asked_at: Timestamp,
+    question: &Question,
+    failure: &Unanswered,
+) -> Vec<ObjectRef<Observed>> {
+    match (question, failure) {
+        (Question::All, Unanswered::Whole(unknown) | Unanswered::Parts(unknown)) => {
+            watchlist.no_answer(asked_at, &[], unknown)
+        }
+        (Question::Awaited(Awaited { whole, .. }), Unanswered::Whole(unknown)) if !whole.is_empty() => {
+            watchlist.no_answer(asked_at, whole, unknown)
+        }
+        (Question::Awaited(_), _) => Vec::new(),
     }
 }
 

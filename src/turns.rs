@@ -69,7 +69,58 @@ pub struct Turn {
     name: String,
     namespace: Arc<Namespace>,
     began: Instant,
+    waits: Option<Arc<Waits>>,
     _permits: Permits,
+}
+
+/// How long a turn has waited for an answer: that of what comes all the while is short, however long it takes.
+#[derive(Debug, Default)]
+pub struct Waits {
+    longest: Mutex<Duration>,
+    /// Those that they are some of.
+    all: Option<Arc<Self>>,
+}
+
+impl Waits {
+    /// None yet; each is also one of `all`.
+    #[must_use]
+    pub fn among(all: &Arc<Self>) -> Self {
+        Self { longest: Mutex::default(), all: Some(Arc::clone(all)) }
+    }
+
+    /// The longest so far.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        *self.longest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for this. It counts also if it is given up.
+    pub async fn during<T>(&self, answer: impl Future<Output = T>) -> T {
+        let _wait = Wait { waits: self, began: Instant::now() };
+        answer.await
+    }
+
+    fn note(&self, wait: Duration) {
+        {
+            let mut longest = self.longest.lock().unwrap_or_else(PoisonError::into_inner);
+            *longest = (*longest).max(wait);
+        }
+        if let Some(all) = &self.all {
+            all.note(wait);
+        }
+    }
+}
+
+/// One that is under way.
+struct Wait<'a> {
+    waits: &'a Waits,
+    began: Instant,
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        self.waits.note(self.began.elapsed());
+    }
 }
 
 /// None of the semaphores is ever closed.
@@ -117,7 +168,7 @@ impl Turns {
     }
 
     fn turn(&self, name: &str, namespace: Arc<Namespace>, permits: Permits, began: Instant) -> Turn {
-        Turn { what: self.what, name: name.to_owned(), namespace, began, _permits: permits }
+        Turn { what: self.what, name: name.to_owned(), namespace, began, waits: None, _permits: permits }
     }
 
     fn of(&self, name: &str, now: Instant) -> Arc<Namespace> {
@@ -134,20 +185,29 @@ impl Turns {
 }
 
 impl Turn {
+    /// From now on it counts as long as its longest wait.
+    pub fn counts(&mut self, waits: &Arc<Waits>) {
+        self.waits = Some(Arc::clone(waits));
+    }
+
+    fn took(&self, now: Instant) -> Duration {
+        self.waits.as_ref().map_or_else(|| now.saturating_duration_since(self.began), |waits| waits.longest())
+    }
+
     /// Ends it. What it was for was done, or was refused: if that took less than [`SLOW`], the namespace is no slow one any more.
     pub fn ended(self) {
         self.ended_at(Instant::now());
     }
 
     fn ended_at(self, now: Instant) {
-        if now.saturating_duration_since(self.began) < SLOW {
+        if self.took(now) < SLOW {
             *self.namespace.slow() = None;
         }
         self.took_until(now);
     }
 
     fn took_until(&self, now: Instant) {
-        let took = now.saturating_duration_since(self.began);
+        let took = self.took(now);
         if took >= SLOW && !self.namespace.is_slow(now) {
             let (namespace, what) = (&self.name, self.what);
             tracing::warn!(
@@ -233,6 +293,32 @@ mod tests {
         turns.try_at("hangs", now).unwrap().ended_at(now + SLOW);
         drop(turns.try_at("hangs", now + SLOW));
         assert_eq!(take_all(&turns, "hangs", now + SLOW).len(), 2);
+    }
+
+    #[test]
+    fn what_comes_all_the_while_is_not_slow() {
+        let turns = turns(SHARES);
+        let (now, waits) = (Instant::now(), Arc::new(Waits::default()));
+        let turn = || {
+            let mut turn = turns.try_at("long", now).unwrap();
+            turn.counts(&waits);
+            turn
+        };
+        turn().ended_at(now + 20 * SLOW);
+        drop(turn());
+        assert_eq!(take_all(&turns, "long", now + 20 * SLOW).len(), SHARES.each);
+        waits.note(SLOW);
+        waits.note(SHORT);
+        turn().ended_at(now + 20 * SLOW);
+        assert_eq!(take_all(&turns, "long", now + 20 * SLOW).len(), SHARES.each_slow);
+    }
+
+    #[tokio::test]
+    async fn a_wait_counts_also_if_it_is_given_up() {
+        let all = Arc::new(Waits::default());
+        let waits = Waits::among(&all);
+        let _ = tokio::time::timeout(SHORT, waits.during(std::future::pending::<()>())).await;
+        assert!(waits.longest() >= SHORT && all.longest() == waits.longest(), "{waits:?}");
     }
 
     #[tokio::test]

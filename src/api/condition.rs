@@ -98,6 +98,8 @@ pub enum Reason {
     SubmitRefused,
     /// The schedd or its collector cannot be reached, or did not answer in time.
     ScheddUnreachable,
+    /// One of HTCondor's tools could not be started, or was ended by somebody.
+    ToolFailed,
     /// HTCondor refused the operator's credentials.
     CredentialsRefused,
     /// There are no credentials that HTCondor could be asked with: no ticket, or a Secret that cannot be read.

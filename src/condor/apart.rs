@@ -181,7 +181,7 @@ impl Schedd {
     /// Whether an answer may be missing because of what is in the ads: the schedd answers other questions.
     pub(super) async fn may_be_theirs(&self, unknown: &Unknown) -> bool {
         let limit = self.tools.limit / SHARE;
-        matches!(unknown.why, Why::ScheddUnreachable | Why::Incomplete)
+        matches!(unknown.why, Why::ScheddUnreachable | Why::ToolFailed | Why::Incomplete)
             && matches!(tokio::time::timeout(limit, self.reading()).await, Ok(Ok(_)))
     }
 

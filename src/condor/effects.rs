@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::fetch::adopted_folder;
 use super::left::Left;
-use super::parts::{Call, InParts, STOPPED};
+use super::parts::{Call, InParts, stopped};
 use super::schedd::{Schedd, quoted, unknown};
 use super::tools::{Output, ToolError};
 use crate::api::text::{WORDS, harmless};
@@ -23,6 +23,9 @@ const LOOSE: &str = "member(JobStatus, {1,2,7,9,10})";
 
 /// Jobs that have not ended.
 const UNFINISHED: &str = "!member(JobStatus, {3,4,8})";
+
+/// What ended jobs are let go by.
+const TIDY_TOOL: &str = "condor_qedit";
 
 /// Procs in one constraint.
 const PROCS_PER_CALL: usize = 5000;
@@ -204,21 +207,20 @@ impl Schedd {
             (rest, size) = (others, parts.sizes.next(size, took));
             tokio::time::sleep(took).await;
             if !(parts.may_act)() {
-                return Err(unknown(Why::Incomplete, STOPPED.to_owned()));
+                return Err(stopped(TIDY_TOOL));
             }
         }
     }
 
     async fn tidy_part(&self, jobs: &[(Uid, Index)]) -> Result<(), Unknown> {
-        const TOOL: &str = "condor_qedit";
         let of_each: Vec<(&Uid, Indices)> = jobs
             .chunk_by(|one, other| one.0 == other.0)
             .filter_map(|chunk| Some((&chunk.first()?.0, chunk.iter().map(|(_, index)| *index).collect())))
             .collect();
         let constraint = format!("{} && JobStatus == 4", self.jobs_by_index(&of_each).await?);
         let arguments = ["-name", self.name.as_str(), "-constraint", &constraint, "LeaveJobInQueue", "False"];
-        let result = self.tools.run(TOOL, &arguments).await;
-        self.no_match_is_fine(TOOL, result)
+        let result = self.tools.run(TIDY_TOOL, &arguments).await;
+        self.no_match_is_fine(TIDY_TOOL, result)
     }
 
     /// ClassAd expression for these jobs; at most 300 objects and some thousand jobs stay far from the limits of 400 alternatives and

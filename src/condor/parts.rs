@@ -22,8 +22,13 @@ const LONGEST: Duration = Duration::from_secs(120);
 /// Shortest pause between two questions whether a part has left.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// Why not all parts were carried out.
-pub(super) const STOPPED: &str = "stopped half way: the operator may not act now";
+/// Why not all parts of a tool's work were carried out.
+pub(super) fn stopped(tool: &str) -> Unknown {
+    let message = format!(
+        "{tool} was stopped half way, as this operator may not act now; the rest of the jobs follow as soon as an operator may"
+    );
+    unknown(Why::Incomplete, message)
+}
 
 /// How many jobs are acted on at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +106,7 @@ impl Schedd {
             let mut size = parts.sizes.first;
             while rest.len() > parts.sizes.most {
                 if !(parts.may_act)() {
-                    return Err(unknown(Why::Incomplete, STOPPED.to_owned()));
+                    return Err(stopped(call.tool));
                 }
                 if since.elapsed() > LONGEST {
                     return Ok(Duration::ZERO);
@@ -173,8 +178,52 @@ fn up_to(last: JobId) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
+    use crate::api::Identity;
+    use crate::clock::Clock;
+    use crate::condor::known_users::KnownUsers;
+    use crate::condor::{Confining, Tools};
+    use crate::confine::Confinement;
+    use crate::health::Health;
     use crate::machine::ClusterId;
+    use crate::metrics::Metrics;
+
+    /// A schedd with 20 jobs, of which none is being removed.
+    const CONDOR_Q: &str = r#"#!/bin/sh
+case "$*" in *"-limit 1"*) exit ;; esac
+echo '['
+for proc in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18; do echo "{\"ClusterId\": 1, \"ProcId\": $proc},"; done
+echo '{"ClusterId": 1, "ProcId": 19}]'
+"#;
+
+    fn schedd(folder: &Path) -> Schedd {
+        for (tool, script) in [("condor_q", CONDOR_Q), ("condor_rm", "#!/bin/sh\necho >>${0%/*}/calls\n")] {
+            std::fs::write(folder.join(tool), script).unwrap();
+            std::fs::set_permissions(folder.join(tool), std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let limit = Duration::from_secs(60);
+        let off = Confining { wanted: Confinement::Off, reads: &[], protected: &[] };
+        let tools = Tools::new(Some(&folder.to_owned()), off, limit, limit, limit, Metrics::default());
+        let users = KnownUsers::new([(Identity::Operator, "operator@test".to_owned())]);
+        Schedd::new("s".into(), "op".to_owned(), tools, Clock::default(), users, Health::default())
+    }
+
+    #[tokio::test]
+    async fn a_tool_that_is_stopped_half_way_is_named_with_what_follows() {
+        let folder = tempfile::tempdir().unwrap();
+        let asked = AtomicU32::new(0);
+        let may_act = || asked.fetch_add(1, Ordering::Relaxed) == 0;
+        let parts = InParts { jobs: 20, sizes: PartSizes::of_submissions(1), may_act: &may_act };
+        let call = Call { tool: "condor_rm", arguments: &[], jobs: "true", state: "true", removes: true };
+        let unknown = schedd(folder.path()).call_in_parts(&call, parts).await.unwrap_err();
+        let names = |word: &str| unknown.message.contains(word);
+        assert!(names("condor_rm was stopped half way") && names("the rest of the jobs follow"), "{unknown:?}");
+        assert_eq!(std::fs::read_to_string(folder.path().join("calls")).unwrap().lines().count(), 1);
+    }
 
     #[test]
     fn parts_become_larger_while_they_are_quick_and_smaller_when_they_are_slow() {

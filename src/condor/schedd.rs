@@ -384,7 +384,7 @@ impl Schedd {
             Ok(output) => Err(self.trouble(tool, &output)),
             // Neither says anything about the schedd.
             Err(error @ (ToolError::NotStarted { .. } | ToolError::Killed { .. })) => {
-                Err(unknown(Why::ScheddUnreachable, error.to_string()))
+                Err(unknown(Why::ToolFailed, error.to_string()))
             }
             Err(error @ ToolError::TooMuch { .. }) => {
                 let hint = match tool {
@@ -423,6 +423,13 @@ impl Schedd {
         if why == Why::NotWritten {
             let message = format!("{tool} cannot write the output ({words}); check the operator's data volume");
             unknown(why, message)
+        } else if why == Why::NotRead {
+            let message = format!(
+                "schedd {} cannot read the output in its spool ({tool}: {words}); check that nobody has removed or changed it, and the \
+                 volume of the spool",
+                self.name
+            );
+            unknown(why, message)
         } else if why == Why::CredentialsRefused {
             let of_secret =
                 |secret: String| (format!("the credentials in the Secret {secret}"), "the token or the user there");
@@ -442,7 +449,7 @@ impl Schedd {
                 "{tool} cannot run here ({words}); run the operator as an ordinary user, for which HTCondor's tools need no \
                  account `condor`"
             );
-            unknown(Why::ScheddUnreachable, message)
+            unknown(Why::ToolFailed, message)
         } else {
             let message = format!(
                 "schedd {} does not answer ({tool}: {words}); check that it runs and can be reached",
@@ -453,14 +460,16 @@ impl Schedd {
     }
 }
 
-/// What the words of a failing tool mean. The system's words for a file that may not be written are those of the schedd for who may
-/// do nothing.
+/// What the words of a failing tool mean. The system's words for a file that may not be written or read are those of the schedd for who may
+/// do nothing. `Error: N total failures: first failure: reading from file` is how 25.14 reports several files.
 fn meaning(tool: &str, words: &str, after: Duration) -> Why {
     let refused = ["DENIED", "Permission denied", "not authorized"];
     // A schedd that is too busy to answer in time is reported in the words of one that refuses, which answers at once.
     let not_authenticated = words.contains("AUTHENTICATE:") && after < BUSY;
     if tool == FETCH_TOOL && words.contains("Error: writing to file") {
         Why::NotWritten
+    } else if tool == FETCH_TOOL && words.contains("reading from file") && words.contains("(errno ") {
+        Why::NotRead
     } else if not_authenticated || refused.iter().any(|sign| words.contains(sign)) {
         Why::CredentialsRefused
     } else {
@@ -509,6 +518,26 @@ pub(super) fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In the words of `DoUpload` in HTCondor's `file_transfer.cpp`, the same in 23.9 and 25.14: a job's file has gone from the spool, or may not
+    /// be read.
+    #[test]
+    fn what_the_schedd_cannot_read_is_not_called_unreachable_or_refused() {
+        for errno in ["(errno 2) No such file or directory", "(errno 13) Permission denied"] {
+            for first in ["", "1 total failures: first failure: "] {
+                let words = format!(
+                    "DCSchedd::receiveJobSandbox:7003:File transfer failed for target job 1.0: SCHEDD at 127.0.0.1 failed to send \
+                     file(s) to <127.0.0.1:4>|Error: {first}reading from file /spool/1/0/cluster1.proc0.subproc0/result: {errno}"
+                );
+                assert_eq!(meaning(FETCH_TOOL, &words, Duration::ZERO), Why::NotRead, "{words}");
+                assert_ne!(
+                    meaning("condor_submit", &words, Duration::ZERO),
+                    Why::NotRead,
+                    "it is the operator that reads then"
+                );
+            }
+        }
+    }
 
     /// As HTCondor 23.9 and 25.14 say it where Landlock, or the mode of a folder, stops the tool, and where the volume is full.
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::schedd::{NUMBERS, Schedd, unknown};
+use super::schedd::{NUMBERS, Schedd, quoted, unknown};
 use crate::api::text::{WORDS, harmless};
 use crate::confine::job_wrapper::Payloads;
 use crate::fence::{Fence, Refused};
@@ -75,6 +75,14 @@ impl Schedd {
         Ok(Startds { collector_age, startds: read(&String::from_utf8_lossy(&slots.stdout)) })
     }
 
+    /// Whether the schedd has a job on this startd, be it one whose shadow has lost it.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    pub async fn has_job_on(&self, startd: &str) -> Result<bool, Unknown> {
+        self.has_queued(&runs_on(startd)).await
+    }
+
     /// Has the startd of a slot take no more jobs, finish those that it has, and end. With `if_idle` it does so only if it has none:
     /// it looks itself, in the same step. Fails, and starts no tool, while the fence is closed.
     pub async fn drain(&self, fence: &Fence, slot: &str, if_idle: bool) -> Result<Drained, Refused> {
@@ -102,6 +110,11 @@ fn plain(id: &str) -> String {
     let flags = flags.map(|name| format!("(isUndefined({name}) || isBoolean({name}))"));
     let payloads = format!("(isUndefined({PAYLOADS}) || (isString({PAYLOADS}) && size({PAYLOADS}) <= 32))");
     [&words[..], &flags[..], &[payloads]].concat().join(" && ")
+}
+
+/// Selects jobs that have a slot of this startd: `slot1_1@NAME`.
+fn runs_on(startd: &str) -> String {
+    format!("substr(RemoteHost ?: \"\", -{}) == {}", startd.len() + 1, quoted(&format!("@{startd}")))
 }
 
 fn read(text: &str) -> HashMap<Who, Startd> {

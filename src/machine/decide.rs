@@ -68,6 +68,7 @@ pub struct Decision {
 const FAILED_TRIES: &[Reason] = &[
     Reason::SubmitRefused,
     Reason::ScheddUnreachable,
+    Reason::ToolFailed,
     Reason::CredentialsRefused,
     Reason::CredentialsFailed,
     Reason::CannotWriteFiles,
@@ -84,6 +85,7 @@ const KEEPS_BACK: &[Reason] = &[Reason::NamespaceLimit, Reason::Parallelism, Rea
 /// HTCJob's jobs have left.
 const NOBODYS_FAULT: &[Reason] = &[
     Reason::ScheddUnreachable,
+    Reason::ToolFailed,
     Reason::CredentialsRefused,
     Reason::CredentialsFailed,
     Reason::Incomplete,

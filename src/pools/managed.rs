@@ -3,6 +3,7 @@
 //! [`token`], [`config`], [`objects`], [`demand`], [`mini`], [`scale`] and [`groups`] are pure: they say what is to be there. [`apply`] and
 //! `caretaker` see to it, and `tries` says when again.
 
+mod absent;
 pub mod apply;
 pub(super) mod caretaker;
 pub mod config;

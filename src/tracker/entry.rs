@@ -72,6 +72,9 @@ pub(super) struct Entry {
     awaited_since: Option<Timestamp>,
     /// Number of its jobs, as far as that is known without an answer.
     expected: usize,
+    /// When the latest question was put that was not answered. An answer that was asked for by then comes too late: by its date alone it
+    /// would not be known which of the two was later, and a younger one may have been shown before.
+    overtaken: Option<Timestamp>,
     /// When the question was put whose answer last changed some of the ads that are shown, if it was younger than theirs.
     changed_at: Option<Timestamp>,
 }
@@ -134,6 +137,7 @@ impl Entry {
             stale_since: None,
             awaited_since: None,
             expected: 0,
+            overtaken: None,
             changed_at: None,
         }
     }
@@ -248,7 +252,8 @@ impl Entry {
 
     /// Takes in an answer of the queue; whether the object is to be woken.
     pub(super) fn answered(&mut self, mut queue: Queue) -> bool {
-        if self.was_under_way(&queue) || self.changed_at.is_some_and(|at| queue.asked_at <= at) {
+        let is_late = |at: Option<Timestamp>| at.is_some_and(|at| queue.asked_at <= at);
+        if self.was_under_way(&queue) || is_late(self.changed_at) || is_late(self.overtaken) {
             return false;
         }
         let mut news = true;
@@ -377,12 +382,16 @@ impl Entry {
 
     /// Takes in that a question put at `asked_at` was not answered; whether that is news.
     pub(super) fn unanswered(&mut self, asked_at: Timestamp, unknown: &Unknown) -> bool {
+        let latest = self.latest().map(|latest| latest.asked_at);
+        if latest.is_some_and(|latest| latest > asked_at) {
+            return false;
+        }
         let news = match &self.evidence.queue {
-            Answer::Known(shown) if self.kept_back.as_ref().unwrap_or(shown).asked_at > asked_at => return false,
             Answer::Known(_) => true,
             Answer::Unknown(old) => old.why != unknown.why,
         };
         self.kept_back = None;
+        self.overtaken = self.overtaken.max(Some(asked_at));
         self.silent_since.get_or_insert(asked_at);
         self.evidence.queue = Answer::Unknown(unknown.clone());
         news

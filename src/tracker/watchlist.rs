@@ -318,7 +318,9 @@ mod tests {
     use super::*;
     use crate::api::HTCJob;
     use crate::machine::SchedDate;
+    use crate::machine::facts::Why;
     use crate::tracker::entry::tests::ad;
+    use crate::tracker::{Question, Unanswered, no_answer};
 
     fn watching(jobs: usize, status: JobStatus) -> Watchlist {
         let mut job = HTCJob::new("j", crate::api::HTCJobSpec::default());
@@ -369,6 +371,20 @@ mod tests {
         assert_eq!(watchlist.take_in_changes(Timestamp(2), &found("u")).len(), 1);
         assert!(watchlist.take_in_changes(Timestamp(3), &found("u")).is_empty());
         assert!(watchlist.may_change(), "the other one runs");
+    }
+
+    /// The first part of a question was answered in the millisecond in which the question was put.
+    #[test]
+    fn an_answer_stays_when_only_another_part_of_its_question_has_none() {
+        let (watchlist, uid) = (watching(1, JobStatus::Idle), Uid::from("u"));
+        let parts = vec![(Uid::from("other"), Attempt(2))];
+        let question = Question::Awaited(Awaited { whole: vec![uid.clone()], parts, ..Awaited::default() });
+        let away = Unknown { why: Why::ScheddUnreachable, message: "away".to_owned() };
+        let is_known = || matches!(watchlist.evidence(&uid).0.queue, Answer::Known(_));
+        assert!(no_answer(&watchlist, Timestamp(1), &question, &Unanswered::Parts(away.clone())).is_empty());
+        assert!(is_known());
+        assert_eq!(no_answer(&watchlist, Timestamp(1), &question, &Unanswered::Whole(away)).len(), 1);
+        assert!(!is_known());
     }
 
     fn named(name: &str) -> ObjectRef<Observed> {

@@ -23,11 +23,12 @@ use crate::api::text::{WORDS, harmless};
 use crate::api::{ObjectName, Observed};
 use crate::machine::runs::KeptLog;
 use crate::machine::{Index, Indices, Uid};
-use crate::turns::{Shares, Turns};
+use crate::turns::{Shares, Turns, Waits};
 
 /// `HTCJob`s whose logs have a place to arrive in at once: each has reserved room on the volume.
 const OBJECTS: Shares = Shares { all: 32, each: 4, slow: 16, each_slow: 2 };
-/// Logs that are asked for at once. A node that does not answer keeps each for [`SILENCE`] or longer.
+/// Logs that are asked for at once. A node that does not answer keeps each for [`SILENCE`] or longer. A turn counts as long as its longest
+/// wait for a node: a long log that comes all the while is no sign of one that hangs.
 const LOGS: Shares = Shares { all: 16, each: 8, slow: 8, each_slow: 2 };
 /// Logs of one `HTCJob` that are asked for at once.
 const OF_AN_OBJECT: usize = 4;
@@ -134,9 +135,13 @@ impl KeptLogs {
         let ObjectName { namespace, name } = &wanted.name;
         let span = tracing::error_span!("logs", %namespace, htcjob = %name, %uid);
         let work = async move {
-            let turn = turns.objects.next(&wanted.name.namespace).await;
+            let waits = Arc::new(Waits::default());
+            let mut turn = turns.objects.next(&wanted.name.namespace).await;
+            if let Some(turn) = &mut turn {
+                turn.counts(&waits);
+            }
             let object = wanted.object.clone();
-            let saved = keep(&shared, &turns.logs, wanted).await;
+            let saved = keep(&shared, &turns.logs, &waits, wanted).await;
             if let Some(turn) = turn {
                 turn.ended();
             }
@@ -166,12 +171,16 @@ enum Came {
     Failed(String),
 }
 
-async fn keep(shared: &Arc<Shared>, turns: &Turns, wanted: WantedLogs) -> Result<(), String> {
+/// `waits`: how long nodes have been waited for.
+async fn keep(shared: &Arc<Shared>, turns: &Turns, waits: &Arc<Waits>, wanted: WantedLogs) -> Result<(), String> {
     let prepared = prepare(shared, &wanted).await;
     let came = match &prepared {
         Err(why) => wanted.jobs.iter().map(|_| Came::Failed(why.clone())).collect(),
         Ok(_room) => {
-            let logs = wanted.jobs.iter().map(|(index, id, _)| fetch(shared, turns, &wanted, *index, id).boxed());
+            let logs = wanted.jobs.iter().map(|(index, id, _)| {
+                let own = Arc::new(Waits::among(waits));
+                fetch(shared, turns, own, &wanted, *index, id).boxed()
+            });
             let logs: Vec<_> = logs.collect();
             futures::stream::iter(logs).buffered(OF_AN_OBJECT).collect::<Vec<_>>().await
         }
@@ -225,18 +234,29 @@ async fn prepare(shared: &Arc<Shared>, wanted: &WantedLogs) -> Result<Reservatio
 }
 
 /// Brings one log to where it arrives, as much of it as is kept of a job's output.
-async fn fetch(shared: &Arc<Shared>, turns: &Turns, wanted: &WantedLogs, index: Index, id: &str) -> Came {
-    let turn = turns.next(&wanted.name.namespace).await;
-    let came = tokio::time::timeout(LIMIT, stream(shared, wanted, index, id)).await;
+async fn fetch(
+    shared: &Arc<Shared>,
+    turns: &Turns,
+    waits: Arc<Waits>,
+    wanted: &WantedLogs,
+    index: Index,
+    id: &str,
+) -> Came {
+    let mut turn = turns.next(&wanted.name.namespace).await;
+    if let Some(turn) = &mut turn {
+        turn.counts(&waits);
+    }
+    let came = tokio::time::timeout(LIMIT, stream(shared, &waits, wanted, index, id)).await;
     if let Some(turn) = turn {
         turn.ended();
     }
     came.unwrap_or_else(|_| Came::Failed(format!("the log of {id} has not come within {} s", LIMIT.as_secs())))
 }
 
-async fn stream(shared: &Arc<Shared>, wanted: &WantedLogs, index: Index, id: &str) -> Came {
+async fn stream(shared: &Arc<Shared>, waits: &Waits, wanted: &WantedLogs, index: Index, id: &str) -> Came {
     let most = shared.planner.output_limit.map(|limit| limit.saturating_mul(MIB));
-    let log = match wanted.source.open(id, LogPart { limit_bytes: most, ..LogPart::default() }).await {
+    let part = LogPart { limit_bytes: most, ..LogPart::default() };
+    let log = match waits.during(wanted.source.open(id, part)).await {
         Ok(log) => log,
         Err(NoLog::Gone | NoLog::Nothing) => return Came::Gone,
         Err(NoLog::NotYet(why) | NoLog::Failed(why)) => return Came::Failed(why),
@@ -244,7 +264,7 @@ async fn stream(shared: &Arc<Shared>, wanted: &WantedLogs, index: Index, id: &st
     let (parts, received) = mpsc::channel::<Vec<u8>>(PARTS);
     let path = shared.planner.job_incoming(&wanted.name, &wanted.uid, index).join("out");
     let write = shared.files.run(vec![wanted.uid.clone()], LIMIT, move || write(&path, received));
-    let read = read(log, most, parts);
+    let read = read(log, most, waits, parts);
     match tokio::join!(write, read) {
         (Ok(Ok(())), Ok(())) => Came::Here,
         (Err(why) | Ok(Err(why)), _) | (_, Err(why)) => Came::Failed(why),
@@ -262,11 +282,11 @@ fn write(path: &std::path::Path, mut parts: mpsc::Receiver<Vec<u8>>) -> Result<(
 }
 
 /// Hands on what comes, and no more than `most` bytes.
-async fn read(mut log: Log, most: Option<u64>, parts: mpsc::Sender<Vec<u8>>) -> Result<(), String> {
+async fn read(mut log: Log, most: Option<u64>, waits: &Waits, parts: mpsc::Sender<Vec<u8>>) -> Result<(), String> {
     let mut left = most;
     while left != Some(0) {
         let mut part = vec![0; PART];
-        let came = tokio::time::timeout(SILENCE, log.read(&mut part)).await;
+        let came = waits.during(tokio::time::timeout(SILENCE, log.read(&mut part))).await;
         let came = came.map_err(|_| format!("nothing of the log has come for {} s", SILENCE.as_secs()))?;
         let came = came.map_err(|error| format!("the log ended too early: {error}"))?;
         if came == 0 {
@@ -300,4 +320,36 @@ async fn take_in(shared: &Arc<Shared>, wanted: &WantedLogs, here: Indices) -> Re
     shared.namespace_output.add(&wanted.name.namespace, arrived.size.bytes);
     shared.room.learn(&wanted.name.namespace, jobs, arrived.size);
     Ok(arrived)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use futures::TryStreamExt as _;
+
+    use super::*;
+
+    const PAUSE: Duration = Duration::from_millis(20);
+
+    #[tokio::test]
+    async fn of_a_log_that_comes_all_the_while_the_longest_pause_counts() {
+        let parts = futures::stream::iter(0..5).then(|_| async {
+            tokio::time::sleep(PAUSE).await;
+            Ok::<_, std::io::Error>(vec![0; PART])
+        });
+        let (waits, (sender, mut received)) = (Waits::default(), mpsc::channel(PARTS));
+        let count = async {
+            let mut count = 0;
+            while received.recv().await.is_some() {
+                count += 1;
+            }
+            count
+        };
+        let began = Instant::now();
+        let log: Log = Box::pin(Box::pin(parts).into_async_read());
+        let (read, count) = tokio::join!(read(log, None, &waits, sender), count);
+        assert_eq!((read, count), (Ok(()), 5));
+        assert!(waits.longest() >= PAUSE && waits.longest() + 4 * PAUSE <= began.elapsed(), "{waits:?}");
+    }
 }

@@ -115,12 +115,18 @@ impl Sizes {
         })
     }
 
-    /// Whether a request is one of those that hold up others: it touches many jobs, or is a part of such a one.
+    /// Whether a request is one of those that hold up others: it touches many jobs, or submits a part of very many.
     pub(super) fn is_large(&self, job: &WorkItem) -> bool {
-        let of_a_part = self.with(|state| state.timely);
-        let is_part = matches!(job.request.work, Work::Submit(..)) && of_a_part <= LARGE;
-        let touched = touches(job);
-        touched > LARGE || (is_part && touched >= of_a_part)
+        let submits = matches!(job.request.work, Work::Submit(..));
+        let of = job.plan.as_ref().filter(|_| submits).map_or(0, |plan| plan.jobs);
+        self.holds_up_others(touches(job), of)
+    }
+
+    /// The same of one that touches so many jobs and, if it is a submission, is of an `HTCJob` of so many. Where parts are small, an
+    /// `HTCJob` that fits into one is not large.
+    fn holds_up_others(&self, touched: usize, of: usize) -> bool {
+        let of_a_part = self.with(|state| state.jobs.min(state.timely));
+        touched > LARGE || (of > LARGE && touched >= of_a_part)
     }
 
     /// The schedd's words, if it has refused more at once.
@@ -263,6 +269,23 @@ mod tests {
         assert_eq!(took(500, 60_000), 1000, "a small one shows nothing");
         assert_eq!(sizes.refused(TOO_MANY, 200, now), Refusal::TooMany);
         assert_eq!(sizes.jobs(now), 50, "that has gone before");
+    }
+
+    #[test]
+    fn parts_of_very_many_jobs_hold_up_others_and_small_htcjobs_do_not() {
+        let limit = Duration::from_secs(60);
+        let of = |jobs| Sizes::new(Limits { objects: 50, jobs, submit: limit, transfer_together: limit }, FORGET);
+        for part in [1, 100, LARGE] {
+            let small = of(part);
+            assert!(!small.holds_up_others(part, part), "an HTCJob of {part} that fits into one submission");
+            assert!(small.holds_up_others(part, LARGE + 1), "a part of {part}");
+        }
+        assert!(!of(100).holds_up_others(99, 100_000), "a rest");
+        assert!(of(100).holds_up_others(LARGE + 1, 0));
+        // The schedd lets in fewer at once than it could take in in time.
+        let refused = sizes();
+        refused.refused(TOO_MANY, LARGE, Timestamp(0));
+        assert!(refused.holds_up_others(LARGE / SHRINK, 100_000) && !refused.holds_up_others(LARGE / SHRINK, 50));
     }
 
     #[test]

@@ -6,3 +6,4 @@ mod lanes;
 mod limits;
 mod retention;
 mod selected;
+mod unread;

@@ -49,6 +49,10 @@ pub enum Why {
     AnotherSchedd,
     /// The tool could not write here what HTCondor sent.
     NotWritten,
+    /// The schedd could not read in its spool what it was to send.
+    NotRead,
+    /// The tool could not be started, or was ended by somebody.
+    ToolFailed,
     /// It is not known any more where the pool is.
     PoolNotFound,
 }
@@ -62,7 +66,8 @@ impl From<Why> for Reason {
             Why::CredentialsFailed => Self::CredentialsFailed,
             Why::Incomplete => Self::Incomplete,
             Why::AnotherSchedd => Self::AnotherSchedd,
-            Why::NotWritten => Self::FetchFailed,
+            Why::NotWritten | Why::NotRead => Self::FetchFailed,
+            Why::ToolFailed => Self::ToolFailed,
             Why::PoolNotFound => Self::PoolNotFound,
         }
     }

@@ -1,5 +1,6 @@
 //! Sees to one managed pool: to its objects, and to its workers for as long as it is at work.
 
+mod discard;
 mod due;
 mod pace;
 mod status;
@@ -231,8 +232,10 @@ impl Caretaker {
         let awaited = if drains { soon } else { pace.pause(soon, calm) };
         let asked = memory.age(now()).is_none_or(|age| age >= if restless || drains { awaited } else { calm });
         if asked {
-            memory.take_in(pool.schedd.startds(POD_UID).await, now());
+            let asked = now();
+            memory.take_in(pool.schedd.startds(POD_UID).await, asked);
             memory.recall(&pods, &self.names);
+            memory.compare(&pods, &self.names, now());
             groups = memory.evidence(&pods, &self.names, &wanted, now());
             plans = scale_pool(&groups, most);
         }
@@ -324,7 +327,7 @@ impl Caretaker {
                 continue;
             }
             let its = group(spec, job, &uid);
-            let status = own_said(groups.get(&its), memory.lack(&its));
+            let status = own_said(groups.get(&its), memory.trouble(&its));
             if self.charge.pools.set_own_workers(&Uid::from(uid.as_str()), status) {
                 let _ = self.charge.wake.send(ObjectRef::from_obj(&**object)).await;
             }
@@ -356,6 +359,7 @@ impl Caretaker {
                 self.delete(pod, true).await?;
             }
         }
+        self.discard(plans, pool, pods).await?;
         let mut failed = None;
         for (number, how) in drained {
             let Some(pod) = pod(number) else { continue };

@@ -12,6 +12,8 @@ use crate::confine::job_wrapper::Payloads;
 
 /// Type of the condition about the number of workers.
 pub(super) const WORKERS_READY: &str = "WorkersReady";
+/// Reason of that condition.
+const NOT_JOINING: &str = "NotJoining";
 /// Type of the condition about the images that workers are made of.
 pub(super) const IMAGES_USABLE: &str = "ImagesUsable";
 
@@ -36,8 +38,8 @@ pub(super) struct Said {
 impl Said {
     /// The object says so already. What the message about workers counts is in the status as well.
     pub(super) fn is_told_by(&self, old: &Condition) -> bool {
-        let counted = self.kind == WORKERS_READY && self.reason != NAME_TAKEN;
-        let words = counted || old.message == self.message;
+        let counts = self.kind == WORKERS_READY && self.reason != NAME_TAKEN && self.reason != NOT_JOINING;
+        let words = counts || old.message == self.message;
         old.status == self.status && old.reason == self.reason && words
     }
 }
@@ -110,7 +112,10 @@ pub(super) fn workers_said(groups: &BTreeMap<Group, Evidence>, plans: &BTreeMap<
     let no = |reason, message| Said { kind: WORKERS_READY, status: ConditionStatus::False, reason, message };
     let group = |shared: &Shared| Group::Shared(shared.clone());
     let held = |shared: &Shared| plans.get(&group(shared)).is_some_and(|plan| plan.held_until.is_some());
-    let fails = |(shared, group): &(&Shared, &Evidence)| held(shared) || group.deaths.is_hopeless();
+    let absent = |shared: &Shared| memory.not_joined(&group(shared));
+    let fails = |(shared, group): &(&Shared, &Evidence)| {
+        (held(shared) || group.deaths.is_hopeless()) && absent(shared).is_none()
+    };
     if let Some((failing, count)) = shared(groups).find(fails).map(|(failing, group)| (failing, group.deaths.count)) {
         let image = &failing.image;
         let next = memory.lack(&group(failing)).unwrap_or("look at the pods' events and at spec.managed.workers");
@@ -132,10 +137,23 @@ pub(super) fn workers_said(groups: &BTreeMap<Group, Evidence>, plans: &BTreeMap<
         let message = "the central manager has begun a short while ago: what it knows is not whole yet".to_owned();
         return Said { status: ConditionStatus::Unknown, ..no("CollectorYoung", message) };
     }
+    let not_joined = shared(groups).find_map(|(shared, group)| Some((absent(shared)?, group.deaths.count)));
+    if let Some((pod, count)) = not_joined.filter(|_| counts.ready < wanted) {
+        let message = format!(
+            "the worker {pod} ran for minutes, and HTCondor's collector did not name it ({count} so far): another one takes its place. Read the \
+             log of that one while it runs (kubectl exec POD -- cat /htcpool/local/log/StartLog): it says why the collector is not reached, \
+             or does not take its token"
+        );
+        return no(NOT_JOINING, message);
+    }
     if counts.ready < wanted {
         return no(
             "Starting",
-            format!("{} of {wanted} workers are there; pods that wait say why themselves", counts.ready),
+            format!(
+                "{} of {wanted} workers are there; pods that wait say why themselves, and one that runs and does not join HTCondor is replaced \
+                 after some minutes",
+                counts.ready
+            ),
         );
     }
     if counts.replicas > wanted || counts.draining > 0 {
@@ -289,6 +307,29 @@ mod tests {
             memory.has_token(uid.to_owned());
         }
         assert_eq!(workers_said(&groups, &BTreeMap::new(), &memory).reason, "Starting");
+    }
+
+    #[test]
+    fn a_worker_that_does_not_join_is_named_until_there_are_enough() {
+        let (mut memory, busy) = (Memory::default(), (Pod::Running, Slot::Busy));
+        memory.absences.set_last(image("python:3.12"), "p-worker-7".to_owned());
+        let absent = (Pod::Running, Slot::Absent { again: true });
+        let mut evidence = group(2, &[absent, busy], Answer::Known);
+        evidence.deaths = Deaths { count: 4, last: NOW };
+        let said = one(evidence, &memory);
+        assert_eq!((said.status, said.reason), (ConditionStatus::False, "NotJoining"));
+        let names = |word: &str| said.message.contains(word);
+        assert!(names("p-worker-7") && names("(4 so far)") && names("StartLog"), "{}", said.message);
+        assert_eq!(one(group(1, &[absent, busy], Answer::Known), &memory).reason, "AsWanted");
+        assert_eq!(images_said(&memory).reason, "NoneFails");
+        let mut old: Condition = serde_json::from_value(serde_json::json!({
+            "type": WORKERS_READY, "status": "False", "reason": "NotJoining", "message": said.message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }))
+        .unwrap();
+        assert!(said.is_told_by(&old));
+        old.message = "the worker p-worker-6".to_owned();
+        assert!(!said.is_told_by(&old), "it is another worker");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which workers a managed pool gets, and which go. Pure: it sees dated evidence and says what to do.
 //!
 //! A worker goes by being drained: HTCondor itself says whether it has a job, in the same step in which it stops taking any. Only a pod
-//! that has ended, or has never begun, is deleted.
+//! that has ended, or has never begun, is deleted; and one whose startd the collector does not know, if the schedd has no job there.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -111,6 +111,11 @@ pub enum Pod {
 pub enum Slot {
     /// Nothing: it may have jobs all the same.
     Unseen,
+    /// Nothing for so long that it counts as dead, although its pod runs.
+    Absent {
+        /// An answer that was asked for since then does not name it, either.
+        again: bool,
+    },
     /// It has no job.
     Idle {
         /// Seen so since then, in unix seconds.
@@ -140,6 +145,8 @@ pub struct Plan {
     pub remove: Vec<u32>,
     /// Delete the pods of these unless they have begun by now.
     pub withdraw: Vec<u32>,
+    /// Delete the pods of these unless the schedd has a job on them: they run, and the collector does not know them.
+    pub discard: Vec<u32>,
     /// Drain these.
     pub drain: Vec<(u32, Drain)>,
     /// None is made before this time, in unix seconds: too many have ended at once.
@@ -157,7 +164,12 @@ impl Worker {
     /// It counts as one of those that there should be.
     #[must_use]
     pub const fn counts(&self) -> bool {
-        self.current && !self.goes()
+        self.current && !self.goes() && !matches!(self.slot, Slot::Absent { .. })
+    }
+
+    /// It has not joined in time, by an answer from after that was noticed.
+    const fn is_lost(&self) -> bool {
+        matches!((self.pod, self.slot), (Pod::Running, Slot::Absent { again: true })) && !self.drained
     }
 
     /// There is a pod of it, or will be, and it has not been sent away.
@@ -218,6 +230,10 @@ pub fn scale(evidence: &Evidence) -> Plan {
         remove: workers.iter().filter(|worker| worker.pod == Pod::Ended).map(|worker| worker.number).collect(),
         ..Plan::default()
     };
+    if answer == Answer::Known {
+        let lost = workers.iter().filter(|worker| worker.is_lost()).map(|worker| worker.number);
+        plan.discard = lost.take(AT_ONCE).collect();
+    }
     let wanted = usize::try_from(goal.wanted()).unwrap_or(usize::MAX);
     let (counted, rest): (Vec<&Worker>, Vec<&Worker>) = workers.iter().partition(|worker| worker.counts());
     let lacking = wanted.saturating_sub(counted.len());
@@ -262,7 +278,8 @@ fn take_away(plan: &mut Plan, evidence: &Evidence, counted: Vec<&Worker>, wanted
             (Pod::Running, Slot::Idle { since }) => idle.push((since, worker.number)),
             (Pod::Running, Slot::Busy) => busy.push(Reverse(worker.number)),
             // What it does is not known.
-            (Pod::Running, Slot::Unseen | Slot::Draining) | (Pod::Ended | Pod::Leaving | Pod::Made { .. }, _) => {}
+            (Pod::Running, Slot::Unseen | Slot::Absent { .. } | Slot::Draining)
+            | (Pod::Ended | Pod::Leaving | Pod::Made { .. }, _) => {}
         }
     }
     waiting.sort_unstable();

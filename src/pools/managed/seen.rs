@@ -7,6 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod as KubePod};
 use kube::ResourceExt as _;
 
+use super::absent::Absences;
 use super::config::UPDATE_INTERVAL;
 use super::error::ApplyError;
 use super::groups::{Group, Shared, There};
@@ -45,7 +46,10 @@ const NOT_TO_BE_HAD: [&str; 6] = [
 /// What has been seen of the workers so far.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
+    /// With the time at which it was asked for.
     answer: Option<(i64, Result<Startds, Unknown>)>,
+    /// Those whose pods run and that it does not name.
+    pub(super) absences: Absences,
     /// What confines the jobs of each worker, by the latest answer that was one.
     payloads: HashMap<Who, Payloads>,
     /// Since when those have no jobs that have none.
@@ -122,6 +126,42 @@ impl Memory {
         self.no_tokens.values().map(String::as_str)
     }
 
+    /// Compares the answer, which is new, with the pods: those that it has not named for long have died, and of a group of which one has
+    /// stayed none has.
+    pub(super) fn compare(&mut self, pods: &[Arc<KubePod>], names: &Names, now: i64) {
+        let running = pods.iter().filter(|pod| matches!(state(pod), Pod::Running));
+        let (answer, startds) = worth(self.answer.as_ref(), now);
+        let Some((asked, startds)) = startds.filter(|_| answer == Answer::Known) else {
+            self.absences.is_unknown();
+            return;
+        };
+        let is_named = |pod: &&Arc<KubePod>| startds.startds.contains_key(&who(pod, names));
+        let (joined, missing): (Vec<_>, Vec<_>) = running.partition(is_named);
+        for pod in joined {
+            self.absences.is_named(&pod.uid().unwrap_or_default());
+            if lived(pod, now) >= TOO_SOON {
+                self.has_stayed(&group_of(pod));
+            }
+        }
+        for pod in missing {
+            let uid = pod.uid().unwrap_or_default();
+            if !self.drained.contains(&uid) && self.absences.is_not_named(&uid, asked, now) {
+                tracing::warn!("worker {} runs, and the collector does not name it: it counts as dead", pod.name_any());
+                self.died(group_of(pod), now);
+                self.absences.set_last(group_of(pod), pod.name_any());
+            }
+        }
+    }
+
+    /// A worker of this group has.
+    fn has_stayed(&mut self, group: &Group) {
+        self.deaths.remove(group);
+        self.absences.forget_last(group);
+        if self.lacks.remove(group).is_some() && self.lacks.is_empty() {
+            self.told.clear();
+        }
+    }
+
     /// This worker has accepted to drain.
     pub(super) fn drains(&mut self, uid: String) {
         self.drained.insert(uid);
@@ -139,6 +179,17 @@ impl Memory {
     /// Why a worker of this group cannot be made.
     pub(super) fn lack(&self, group: &Group) -> Option<&str> {
         self.lacks.get(group).map(String::as_str)
+    }
+
+    /// The same, or why those that there are have not joined.
+    pub(super) fn trouble(&self, group: &Group) -> Option<&str> {
+        self.lack(group)
+            .or_else(|| self.absences.last(group).map(|_| "they run, and HTCondor's collector does not name them"))
+    }
+
+    /// The pod of the last worker of this group that has died, if it did so because it has not joined.
+    pub(super) fn not_joined(&self, group: &Group) -> Option<&str> {
+        self.absences.last(group)
     }
 
     pub(super) fn has_lacks(&self) -> bool {
@@ -159,7 +210,7 @@ impl Memory {
             let uid = pod.uid().unwrap_or_default();
             let its = there.entry(group_of(pod)).or_default();
             let alive = matches!(state(pod), Pod::Waiting { .. } | Pod::Running);
-            if alive && !self.drained.contains(&uid) && !self.ended.contains(&uid) {
+            if alive && !self.drained.contains(&uid) && !self.ended.contains(&uid) && !self.absences.is_dead(&uid) {
                 its.alive += 1;
             }
         }
@@ -171,7 +222,9 @@ impl Memory {
 
     /// What is wrong with each group whose workers cannot be made, or end again and again.
     pub(super) fn failing(&self) -> BTreeMap<&Group, &str> {
-        let hopeless = self.deaths.iter().filter(|(_, deaths)| deaths.is_hopeless());
+        // That workers do not join is no fault of an image.
+        let joined = |group: &Group| self.absences.last(group).is_none();
+        let hopeless = self.deaths.iter().filter(|(group, deaths)| deaths.is_hopeless() && joined(group));
         let hopeless = hopeless.map(|(group, _)| (group, "its workers end shortly after they begin"));
         hopeless.chain(self.lacks.iter().map(|(group, lack)| (group, lack.as_str()))).collect()
     }
@@ -191,13 +244,15 @@ impl Memory {
         let there: HashSet<String> = pods.iter().filter_map(|pod| pod.uid()).collect();
         self.drained.retain(|uid| there.contains(uid));
         self.ended.retain(|uid| there.contains(uid));
+        self.absences.keep(&there);
         self.tokens.retain(|uid| there.contains(uid) || self.made.has(uid));
         self.no_tokens.retain(|uid, _| there.contains(uid) || self.made.has(uid));
         for pod in pods {
             let (uid, group) = (pod.uid().unwrap_or_default(), group_of(pod));
             match state(pod) {
                 Pod::Ended if self.ended.insert(uid.clone()) => {
-                    if !self.drained.contains(&uid) && exit_code(pod) != Some(IN_ORDER) && lived(pod, now) < TOO_SOON {
+                    let counted = self.drained.contains(&uid) || self.absences.is_dead(&uid);
+                    if !counted && exit_code(pod) != Some(IN_ORDER) && lived(pod, now) < TOO_SOON {
                         if let Some(lack) = lack(pod) {
                             self.lacks.insert(group.clone(), lack);
                         }
@@ -210,12 +265,6 @@ impl Memory {
                     {
                         self.lacks.insert(group.clone(), lack);
                         self.died(group, now);
-                    }
-                }
-                Pod::Running if lived(pod, now) >= TOO_SOON => {
-                    self.deaths.remove(&group);
-                    if self.lacks.remove(&group).is_some() && self.lacks.is_empty() {
-                        self.told.clear();
                     }
                 }
                 Pod::Ended | Pod::Running | Pod::Waiting { .. } | Pod::Leaving | Pod::Made { .. } => {}
@@ -233,6 +282,7 @@ impl Memory {
     }
 
     fn died(&mut self, group: Group, now: i64) {
+        self.absences.forget_last(&group);
         let deaths = self.deaths.entry(group).or_default();
         *deaths = Deaths { count: deaths.count.saturating_add(1), last: now };
     }
@@ -245,21 +295,14 @@ impl Memory {
         wanted: &BTreeMap<Group, Wanted>,
         now: i64,
     ) -> BTreeMap<Group, Evidence> {
-        let startds = match &self.answer {
-            Some((at, Ok(startds))) if now - at <= GOOD_FOR => Some(startds),
-            Some(_) | None => None,
-        };
-        let answer = match startds {
-            None => Answer::Unknown,
-            Some(startds) if startds.collector_age < i64::from(2 * UPDATE_INTERVAL) => Answer::Young,
-            Some(_) => Answer::Known,
-        };
+        let (answer, startds) = worth(self.answer.as_ref(), now);
+        let asked = startds.filter(|_| answer == Answer::Known).map(|(asked, _)| asked);
         let worker = |pod: &Arc<KubePod>, template: Option<&str>| {
             let is_current = |made: &String| template.is_none_or(|template| made == template);
             let uid = pod.uid().unwrap_or_default();
             let who = who(pod, names);
-            let slot = match startds.and_then(|startds| startds.startds.get(&who)) {
-                None => Slot::Unseen,
+            let slot = match startds.and_then(|(_, startds)| startds.startds.get(&who)) {
+                None => self.absences.slot(&uid, asked),
                 Some(startd) if startd.draining => Slot::Draining,
                 Some(startd) if startd.busy => Slot::Busy,
                 Some(_) => Slot::Idle { since: self.idle.get(&who).copied().unwrap_or(now) },
@@ -316,6 +359,15 @@ impl Memory {
             Some((_, Ok(_))) | None => None,
         }
     }
+}
+
+/// What the answer is worth, and what it says with the time at which it was asked for.
+fn worth(answer: Option<&(i64, Result<Startds, Unknown>)>, now: i64) -> (Answer, Option<(i64, &Startds)>) {
+    let Some((asked, Ok(startds))) = answer.filter(|(asked, _)| now - asked <= GOOD_FOR) else {
+        return (Answer::Unknown, None);
+    };
+    let is_young = startds.collector_age < i64::from(2 * UPDATE_INTERVAL);
+    (if is_young { Answer::Young } else { Answer::Known }, Some((*asked, startds)))
 }
 
 /// Its token ends before long.

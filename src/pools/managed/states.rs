@@ -13,6 +13,8 @@ pub enum State {
     Waiting,
     /// Its pod has begun, and HTCondor says nothing of it: it may have jobs.
     Unseen,
+    /// The same for so long that it counts as dead.
+    Absent,
     /// It has no job.
     Idle,
     /// It has jobs.
@@ -29,8 +31,8 @@ pub enum State {
 pub type Row = states::Row<State, &'static str>;
 
 /// The table.
-pub const TABLE: [Row; 25] = {
-    use State::{Busy, Draining, Ended, Idle, Leaving, Unseen, Waiting};
+pub const TABLE: [Row; 32] = {
+    use State::{Absent, Busy, Draining, Ended, Idle, Leaving, Unseen, Waiting};
     [
         row(None, Some(Waiting), "Made"),
         row(Some(Waiting), None, "Withdrawn"),
@@ -45,9 +47,16 @@ pub const TABLE: [Row; 25] = {
         row(Some(Idle), Some(Unseen), "CollectorBeganAnew"),
         row(Some(Busy), Some(Unseen), "CollectorBeganAnew"),
         row(Some(Draining), Some(Unseen), "CollectorAndOperatorBeganAnew"),
+        row(Some(Unseen), Some(Absent), "NotNamed"),
+        row(Some(Absent), Some(Idle), "Seen"),
+        row(Some(Absent), Some(Busy), "Seen"),
+        row(Some(Absent), Some(Draining), "Seen"),
+        row(Some(Absent), Some(Unseen), "OperatorBeganAnew"),
+        row(Some(Absent), Some(Leaving), "Discarded"),
         row(Some(Draining), Some(Ended), "LastJobEnded"),
         row(Some(Waiting), Some(Ended), "Lost"),
         row(Some(Unseen), Some(Ended), "Lost"),
+        row(Some(Absent), Some(Ended), "Lost"),
         row(Some(Idle), Some(Ended), "Lost"),
         row(Some(Busy), Some(Ended), "Lost"),
         row(Some(Waiting), Some(Leaving), "DeletedBySomebody"),
@@ -70,6 +79,7 @@ impl State {
             (Pod::Leaving, _) => Self::Leaving,
             (Pod::Running, _) if worker.drained => Self::Draining,
             (Pod::Running, Slot::Unseen) => Self::Unseen,
+            (Pod::Running, Slot::Absent { .. }) => Self::Absent,
             (Pod::Running, Slot::Idle { .. }) => Self::Idle,
             (Pod::Running, Slot::Busy) => Self::Busy,
             (Pod::Running, Slot::Draining) => Self::Draining,
@@ -80,10 +90,13 @@ impl State {
         match self {
             Self::Waiting => "Its pod is made, and its daemons have not begun.",
             Self::Unseen => "Its daemons have begun, and the collector does not name it: it may have jobs.",
+            Self::Absent => {
+                "The collector has not named it for five minutes: another takes its place, and it goes if it has no job."
+            }
             Self::Idle => "It has no job.",
             Self::Busy => "It has jobs.",
             Self::Draining => "It takes no more jobs, and ends after those that it has.",
-            Self::Leaving => "Somebody has deleted its pod. Another worker takes its place.",
+            Self::Leaving => "Its pod is deleted. Another worker takes its place.",
             Self::Ended => "Its pod has ended, and is deleted.",
         }
     }

@@ -156,6 +156,23 @@ fn nothing_goes_back_in_time() {
     assert_eq!(entry.silent_since(), None);
 }
 
+#[test]
+fn an_answer_counts_only_if_it_was_asked_for_after_the_question_that_had_none() {
+    let away = Unknown { why: Why::ScheddUnreachable, message: "away".to_owned() };
+    let mut entry = wanting_history(true);
+    assert!(entry.answered(queue(5, &[])));
+    assert!(entry.unanswered(Timestamp(7), &away));
+    for late in [4, 6, 7] {
+        assert!(!entry.answered(queue(late, &[ad(0, JobStatus::Idle)])), "{late}");
+        assert!(matches!(&entry.evidence.queue, Answer::Unknown(_)), "{late}");
+    }
+    assert_eq!(entry.silent_since(), Some(Timestamp(7)));
+    assert!(entry.answered(queue(8, &[])));
+    // In the other order they come to the same.
+    assert!(entry.unanswered(Timestamp(8), &away));
+    assert!(!entry.answered(queue(8, &[])));
+}
+
 /// In HTCondor for good, and with news.
 fn staged(proc: u32, status: JobStatus) -> Ad {
     Ad { staged_in: Some(SchedDate(1)), ..ad(proc, status) }

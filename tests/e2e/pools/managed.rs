@@ -1,5 +1,6 @@
 //! Pools that the operator runs: their objects on a real API server, and their pods on a node that this test plays.
 
+mod absent;
 mod confined;
 mod fenced;
 mod forged;

@@ -37,6 +37,8 @@ struct World {
     made: BTreeMap<u32, bool>,
     /// Pods whose startds have accepted to drain.
     drained: BTreeSet<u8>,
+    /// Pods that run, and whose startds the collector has not named for long.
+    absent: BTreeMap<u8, Absence>,
     /// How many workers a person has asked for, where the pool does not follow the jobs.
     replicas: u32,
     troubles: u8,
@@ -52,6 +54,17 @@ struct Real {
     phase: Phase,
     busy: bool,
     draining: bool,
+    /// Its startd does not reach the collector.
+    deaf: bool,
+}
+
+/// A worker that counts as dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Absence {
+    /// An answer that was asked for since does not name it, either.
+    again: bool,
+    /// It had joined when it was given up.
+    had_joined: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,6 +92,10 @@ enum Action {
     /// One of them does, and the collector stays young.
     Heard(u32),
     NodeDies(u32),
+    /// Answers have not named this one for long.
+    GiveUp(u32),
+    /// The startd of one that begins does not reach the collector.
+    BeginDeaf(u32),
     CollectorRestarts,
     OperatorRestarts,
     Replicas(u32),
@@ -106,6 +123,12 @@ struct Sabotage {
     never_asks_again: bool,
     /// A collector that has begun a short while ago is taken at its word.
     believes_the_young: bool,
+    /// A worker that does not join counts as one for ever.
+    waits_for_the_deaf: bool,
+    /// A worker that does not join is deleted by the answer by which it is given up.
+    discards_at_once: bool,
+    /// Nor is the schedd asked whether it has a job.
+    discards_blindly: bool,
 }
 
 struct Workers {
@@ -121,6 +144,7 @@ const LOST: &str = "no job that runs is ended by the operator";
 const SPARED: &str = "a worker with a job is drained only if a person has asked for fewer";
 const MANY: &str = "there are never more workers than the most that stay, nor twice as many in all";
 const BLIND: &str = "nothing is drained on an answer that is worth nothing";
+const JOINED: &str = "a worker that had joined when it was given up is not deleted for that";
 const END: &str = "all jobs end, and the pool becomes as large as it should be";
 
 impl World {
@@ -135,7 +159,8 @@ impl World {
             (false, true) => Slot::Busy,
             (false, false) => Slot::Idle { since: NOW },
         };
-        self.pods.values().filter(|real| real.phase == Phase::Running).map(|real| (real.id, slot(real))).collect()
+        let heard = self.pods.values().filter(|real| real.phase == Phase::Running && !real.deaf);
+        heard.map(|real| (real.id, slot(real))).collect()
     }
 
     /// What a drained startd does: it ends after its last job.
@@ -154,7 +179,25 @@ impl World {
     }
 
     fn stay(&self) -> usize {
-        self.pods.values().filter(|real| real.phase != Phase::Ended && !real.draining).count()
+        let stays = |real: &&Real| real.phase != Phase::Ended && !real.draining && !self.absent.contains_key(&real.id);
+        self.pods.values().filter(stays).count()
+    }
+
+    /// What the answer says of workers that are absent: that they are not, or that they still are.
+    fn confirm(&mut self) {
+        let Some((Answer::Known, ads)) = &self.answer else { return };
+        self.absent.retain(|id, _| !ads.contains_key(id));
+        self.absent.values_mut().for_each(|absence| absence.again = true);
+    }
+
+    /// Whether the answer does not name this worker, which is shown as one that runs. One that is not deaf does not stay so for long without
+    /// any trouble.
+    fn is_missed(&self, number: u32) -> bool {
+        let Some((Answer::Known, ads)) = &self.answer else { return false };
+        self.shown.get(&number).is_some_and(|real| {
+            let counts = !self.drained.contains(&real.id) && !self.absent.contains_key(&real.id);
+            real.phase == Phase::Running && counts && !ads.contains_key(&real.id) && (real.deaf || self.troubles > 0)
+        })
     }
 }
 
@@ -184,7 +227,10 @@ impl Workers {
         let slot = |real: &Real| match ads.and_then(|ads| ads.get(&real.id)) {
             Some(Slot::Idle { .. }) => Slot::Idle { since },
             Some(slot) => *slot,
-            None => Slot::Unseen,
+            None => match world.absent.get(&real.id) {
+                Some(absence) => Slot::Absent { again: absence.again || self.broken.discards_at_once },
+                None => Slot::Unseen,
+            },
         };
         let seen = |(number, real): (&u32, &Real)| {
             let pod = match real.phase {
@@ -230,17 +276,29 @@ impl Workers {
             let blindly = self.broken.withdraws_blindly;
             self.delete(world, *number, |now, seen| blindly || now == seen);
         }
+        for number in &plan.discard {
+            let Some(absence) = world.absent.get(&world.shown[number].id).copied() else { continue };
+            let (blindly, runs) = (self.broken.discards_blindly, world.pods.get(number).map(|now| now.phase));
+            let goes = self.delete(world, *number, |now, _| blindly || !now.busy);
+            if goes && absence.had_joined && runs == Some(Phase::Running) {
+                world.breaks(JOINED);
+            }
+        }
         self.drain(world, &plan);
         self.make(world, &plan, request);
     }
 
-    fn delete(&self, world: &mut World, number: u32, goes: impl Fn(&Real, &Real) -> bool) {
+    /// Whether it is deleted.
+    fn delete(&self, world: &mut World, number: u32, goes: impl Fn(&Real, &Real) -> bool) -> bool {
         let seen = world.shown[&number];
-        let Some(now) = world.pods.get(&number).filter(|now| now.id == seen.id && goes(now, &seen)) else { return };
+        let Some(now) = world.pods.get(&number).filter(|now| now.id == seen.id && goes(now, &seen)) else {
+            return false;
+        };
         if now.busy {
             world.breaks(LOST);
         }
         world.pods.remove(&number);
+        true
     }
 
     fn drain(&self, world: &mut World, plan: &Plan) {
@@ -278,7 +336,7 @@ impl Workers {
             }
             if request != Request::Lost && !world.pods.contains_key(&number) {
                 world.next += 1;
-                let real = Real { id: world.next, phase: Phase::Waiting, busy: false, draining: false };
+                let real = Real { id: world.next, phase: Phase::Waiting, busy: false, draining: false, deaf: false };
                 world.pods.insert(number, real);
             }
         }
@@ -296,6 +354,7 @@ impl Workers {
                 let answer = if world.young { Answer::Young } else { Answer::Known };
                 if world.answer.is_none() || !self.broken.never_asks_again {
                     world.answer = Some((answer, world.ads.clone()));
+                    world.confirm();
                 }
             }
             Action::Look { long, request } => {
@@ -303,6 +362,11 @@ impl Workers {
                 self.look(world, *long, *request);
             }
             Action::Begin(number) => world.pods.get_mut(number).unwrap().phase = Phase::Running,
+            Action::BeginDeaf(number) => {
+                world.troubles -= 1;
+                let real = world.pods.get_mut(number).unwrap();
+                (real.phase, real.deaf) = (Phase::Running, true);
+            }
             Action::JobStarts(number) => {
                 world.pods.get_mut(number).unwrap().busy = true;
                 world.waiting -= 1;
@@ -323,6 +387,12 @@ impl Workers {
                 // HTCondor runs it again.
                 world.waiting += u8::from(std::mem::take(&mut real.busy));
             }
+            Action::GiveUp(number) => {
+                let real = world.shown[number];
+                world.troubles -= u8::from(!real.deaf);
+                let had_joined = world.ads.contains_key(&real.id);
+                world.absent.insert(real.id, Absence { again: false, had_joined });
+            }
             Action::CollectorRestarts => {
                 world.troubles -= 1;
                 (world.ads, world.young) = (BTreeMap::new(), true);
@@ -330,6 +400,7 @@ impl Workers {
             Action::OperatorRestarts => {
                 world.troubles -= 1;
                 (world.made, world.drained, world.answer) = (BTreeMap::new(), BTreeSet::new(), None);
+                world.absent = BTreeMap::new();
                 world.watch();
             }
             Action::Replicas(replicas) => {
@@ -356,14 +427,20 @@ impl Workers {
         world.ads = renamed(&world.ads);
         world.answer = world.answer.as_ref().map(|(answer, ads)| (*answer, renamed(ads)));
         world.drained = world.drained.iter().filter_map(|id| anew(*id)).collect();
+        world.absent = world.absent.iter().filter_map(|(id, absence)| Some((anew(*id)?, *absence))).collect();
         world.next = u8::try_from(ids.len()).unwrap();
     }
 
     /// Nothing goes wrong any more, and everybody has his turn: whether it comes to a good end.
     fn ends_well(&self, world: &World) -> bool {
-        let mut now = world.clone();
+        let mut now = World { troubles: 0, ..world.clone() };
         for _ in 0..PATIENCE {
             let before = now.clone();
+            for number in now.shown.keys().copied().collect::<Vec<_>>() {
+                if self.may_give_up(&now, number) {
+                    self.change(&mut now, &Action::GiveUp(number));
+                }
+            }
             for action in [
                 Action::Watch,
                 Action::Advertise,
@@ -390,15 +467,21 @@ impl Workers {
         now.broken.is_none() && jobs_end && all_run && now.pods.len() == wanted
     }
 
+    fn may_give_up(&self, world: &World, number: u32) -> bool {
+        !self.broken.waits_for_the_deaf && world.is_missed(number)
+    }
+
     fn can(world: &World, action: &Action) -> bool {
         let is = |number: &u32, fits: fn(&Real) -> bool| world.pods.get(number).is_some_and(fits);
         match action {
             Action::Begin(number) => is(number, |real| real.phase == Phase::Waiting),
             Action::JobStarts(number) => {
-                world.waiting > 0 && is(number, |real| real.phase == Phase::Running && !real.busy && !real.draining)
+                let takes = |real: &Real| real.phase == Phase::Running && !real.busy && !real.draining && !real.deaf;
+                world.waiting > 0 && is(number, takes)
             }
+            Action::BeginDeaf(number) => world.troubles > 0 && is(number, |real| real.phase == Phase::Waiting),
             Action::JobEnds(number) => is(number, |real| real.busy),
-            Action::Heard(number) => world.young && is(number, |real| real.phase == Phase::Running),
+            Action::Heard(number) => world.young && is(number, |real| real.phase == Phase::Running && !real.deaf),
             Action::NodeDies(number) => world.troubles > 0 && is(number, |real| real.phase == Phase::Running),
             _ => true,
         }
@@ -419,6 +502,7 @@ impl Model for Workers {
             answer: None,
             made: BTreeMap::new(),
             drained: BTreeSet::new(),
+            absent: BTreeMap::new(),
             replicas: MOST,
             troubles: self.troubles,
             next: 0,
@@ -445,8 +529,10 @@ impl Model for Workers {
         let of = |number: &u32| {
             let number = *number;
             let jobs = [Action::Begin(number), Action::JobStarts(number), Action::JobEnds(number)];
-            jobs.into_iter().chain([Action::Heard(number), Action::NodeDies(number)])
+            jobs.into_iter().chain([Action::Heard(number), Action::NodeDies(number), Action::BeginDeaf(number)])
         };
+        let missed = world.shown.keys().copied().filter(|number| self.may_give_up(world, *number));
+        actions.extend(missed.map(Action::GiveUp));
         actions.extend(world.pods.keys().flat_map(of).filter(|action| Self::can(world, action)));
     }
 
@@ -462,6 +548,7 @@ impl Model for Workers {
             Property::always(SPARED, |_, world: &World| world.broken != Some(SPARED)),
             Property::always(MANY, |_, world: &World| world.broken != Some(MANY)),
             Property::always(BLIND, |_, world: &World| world.broken != Some(BLIND)),
+            Property::always(JOINED, |_, world: &World| world.broken != Some(JOINED)),
             Property::always(END, |model: &Self, world: &World| world.broken.is_some() || model.ends_well(world)),
         ]
     }
@@ -489,6 +576,9 @@ fn no_job_is_lost_while_workers_come_and_go(#[values(true, false)] follows: bool
 #[case::what_was_made_is_known_before_it_is_shown(true, MANY, Sabotage { forgets_made: true, ..Sabotage::default() })]
 #[case::the_collector_is_asked_again(true, END, Sabotage { never_asks_again: true, ..Sabotage::default() })]
 #[case::a_young_collector_proves_nothing(true, BLIND, Sabotage { believes_the_young: true, ..Sabotage::default() })]
+#[case::one_that_does_not_join_is_replaced(true, END, Sabotage { waits_for_the_deaf: true, ..Sabotage::default() })]
+#[case::it_goes_by_an_answer_from_after_that(true, JOINED, Sabotage { discards_at_once: true, ..Sabotage::default() })]
+#[case::and_only_if_the_schedd_has_no_job_there(true, LOST, Sabotage { discards_blindly: true, ..Sabotage::default() })]
 fn without_it_a_promise_breaks(#[case] follows: bool, #[case] promise: &str, #[case] broken: Sabotage) {
     let stories = explore(Workers { follows, jobs: 2, troubles: 1, broken });
     assert!(stories.iter().any(|(told, _)| *told == promise), "{promise}: {stories:#?}");

@@ -36,6 +36,11 @@ fn unseen(number: u32) -> Worker {
     worker(number, Pod::Running, Slot::Unseen)
 }
 
+/// The collector has not named it for long.
+fn absent(number: u32, again: bool) -> Worker {
+    worker(number, Pod::Running, Slot::Absent { again })
+}
+
 fn evidence(goal: Goal, workers: Vec<Worker>) -> Evidence {
     Evidence {
         now: NOW,
@@ -74,6 +79,24 @@ fn follow(needed: u32) -> Goal {
 #[case::none_that_is_unseen(Goal::Replicas(0), vec![unseen(0)], Plan::default())]
 fn a_pool_is_as_large_as_it_should_be(#[case] goal: Goal, #[case] workers: Vec<Worker>, #[case] expected: Plan) {
     assert_eq!(scale(&evidence(goal, workers)), expected);
+}
+
+#[rstest]
+#[case::it_is_replaced(Goal::Replicas(1), vec![absent(0, false)], Plan { make: vec![1], ..Plan::default() })]
+#[case::and_goes_if_it_is_still_absent(Goal::Replicas(1), vec![absent(0, true), busy(1)], Plan { discard: vec![0], ..Plan::default() })]
+#[case::also_where_none_is_wanted(Goal::Replicas(0), vec![absent(0, true)], Plan { discard: vec![0], ..Plan::default() })]
+#[case::and_of_another_template(Goal::Replicas(0), vec![Worker { current: false, ..absent(0, true) }], Plan { discard: vec![0], ..Plan::default() })]
+#[case::but_not_one_that_drains(Goal::Replicas(0), vec![Worker { drained: true, ..absent(0, true) }], Plan::default())]
+#[case::nor_one_that_is_deleted(Goal::Replicas(0), vec![Worker { pod: Pod::Leaving, ..absent(0, true) }], Plan::default())]
+fn a_worker_that_does_not_join_counts_as_dead(
+    #[case] goal: Goal,
+    #[case] workers: Vec<Worker>,
+    #[case] expected: Plan,
+) {
+    let mut evidence = evidence(goal, workers);
+    assert_eq!(scale(&evidence), expected);
+    evidence.answer = Answer::Young;
+    assert!(scale(&evidence).discard.is_empty());
 }
 
 #[rstest]

@@ -4,6 +4,7 @@ use super::*;
 use crate::api::ObjectName;
 use crate::condor::startds::{Startd, Who};
 use crate::machine::facts::Why;
+use crate::pools::managed::scale::{Plan, scale};
 
 const NOW: i64 = 1_800_000_000;
 
@@ -102,11 +103,64 @@ fn only_workers_that_ended_too_soon_count() {
     assert_eq!(after(&ended(5, 44), 1), 2);
     assert_eq!(after(&ended(5, IN_ORDER), 2), 2);
     assert_eq!(after(&ended(TOO_SOON, 1), 3), 2);
-    let mut running_for = |seconds: i64| {
-        memory.notice(&[pod(4, "Running", &json!({ "running": { "startedAt": at(-seconds) } }))], NOW);
+    let mut running_for = |seconds: i64, named: &[(&str, bool, bool)]| {
+        let running = pod(4, "Running", &json!({ "running": { "startedAt": at(-seconds) } }));
+        memory.take_in(Ok(startds(500, named)), NOW);
+        memory.notice(&[Arc::clone(&running)], NOW);
+        memory.compare(&[running], &names(), NOW);
         memory.deaths.len()
     };
-    assert_eq!([TOO_SOON - 1, TOO_SOON].map(&mut running_for), [1, 0]);
+    let joined = [("u-4", false, false)];
+    assert_eq!(
+        [running_for(TOO_SOON - 1, &joined), running_for(TOO_SOON, &[]), running_for(TOO_SOON, &joined)],
+        [1, 1, 0]
+    );
+}
+
+/// Looks at a worker that runs, by an answer that was asked for so many seconds after [`NOW`]; what is decided of it.
+fn look(memory: &mut Memory, after: i64, answer: Startds) -> (Plan, u32) {
+    let running = [runs(0)];
+    memory.notice(&running, NOW + after);
+    memory.take_in(Ok(answer), NOW + after);
+    memory.compare(&running, &names(), NOW + after);
+    let groups = memory.evidence(&running, &names(), &one(1), NOW + after);
+    (scale(&groups[&image("i")]), memory.deaths.get(&image("i")).map_or(0, |deaths| deaths.count))
+}
+
+#[test]
+fn one_that_never_joins_is_replaced_after_a_pause_and_deleted_when_another_answer_does_not_name_it() {
+    let mut memory = Memory::default();
+    for after in [0, 20, 299] {
+        assert_eq!(look(&mut memory, after, startds(5000, &[])), (Plan::default(), 0), "{after}");
+    }
+    let held = Plan { held_until: Some(NOW + 310), again: Some(NOW + 310), ..Plan::default() };
+    assert_eq!(look(&mut memory, 300, startds(5000, &[])), (held.clone(), 1));
+    assert_eq!(memory.there(&[runs(0)], &names())[&image("i")].alive, 0);
+    assert_eq!(look(&mut memory, 301, startds(5000, &[])), (Plan { discard: vec![0], ..held }, 1));
+    assert_eq!(
+        look(&mut memory, 310, startds(5000, &[])),
+        (Plan { make: vec![1], discard: vec![0], ..Plan::default() }, 1)
+    );
+    assert_eq!(memory.not_joined(&image("i")), Some("p-worker-0"));
+    // It has joined after all.
+    assert_eq!(look(&mut memory, 320, startds(5000, &[("u-0", true, false)])), (Plan::default(), 0));
+    assert_eq!(memory.not_joined(&image("i")), None);
+}
+
+#[test]
+fn a_worker_is_not_given_up_while_the_collector_may_not_know_it() {
+    let mut memory = Memory::default();
+    look(&mut memory, 0, startds(5000, &[]));
+    // It began anew.
+    look(&mut memory, 200, startds(10, &[]));
+    assert_eq!(look(&mut memory, 400, startds(210, &[])), (Plan::default(), 0));
+    memory.take_in(Err(Unknown { why: Why::Incomplete, message: "m".to_owned() }), NOW + 600);
+    memory.compare(&[runs(0)], &names(), NOW + 600);
+    assert_eq!(look(&mut memory, 701, startds(511, &[])), (Plan::default(), 0));
+    assert_eq!(look(&mut memory, 1001, startds(811, &[])).1, 1);
+    // Nothing is deleted by an answer that is old by now.
+    let groups = memory.evidence(&[runs(0)], &names(), &one(1), NOW + 1001 + GOOD_FOR + 1);
+    assert!(scale(&groups[&image("i")]).discard.is_empty());
 }
 
 #[test]
@@ -272,7 +326,9 @@ fn what_an_image_lacks_is_said_until_a_worker_of_it_works() {
     content.notice(&[failed(0, json!(null))], NOW);
     assert_eq!(content.lack(&image("i")), None);
     assert_eq!([(); 2].map(|()| memory.is_news("u".to_owned())), [true, false]);
-    memory.notice(&[pod(1, "Running", &json!({ "running": { "startedAt": at(-TOO_SOON) } }))], NOW);
+    memory.take_in(Ok(startds(500, &[("u-1", false, false)])), NOW);
+    let running = json!({ "running": { "startedAt": at(-TOO_SOON) } });
+    memory.compare(&[pod(1, "Running", &running)], &names(), NOW);
     assert_eq!(memory.lack(&image("i")), None);
     assert!(memory.is_news("u".to_owned()));
 }

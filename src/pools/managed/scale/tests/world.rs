@@ -13,6 +13,7 @@ use super::super::*;
 use super::NOW;
 use crate::api::ObjectName;
 use crate::machine::states::lives::{Changes, assert_is_the_table};
+use crate::pools::managed::absent::Absences;
 use crate::pools::managed::groups::{Group, Shared, There, Wish, scale_all};
 use crate::pools::managed::made::Made;
 use crate::pools::managed::names::Names;
@@ -61,6 +62,9 @@ struct World {
     /// What the operator remembers.
     made: Made,
     told: BTreeSet<u32>,
+    absences: Absences,
+    /// Those that it takes for absent, and that have not joined since.
+    absent: BTreeSet<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +79,8 @@ struct Real {
     jobs: u32,
     draining: bool,
     idle_since: i64,
+    /// Its startd does not reach the collector.
+    deaf: bool,
 }
 
 /// What becomes of the request to make a worker.
@@ -89,10 +95,14 @@ enum Request {
 #[derive(Clone, Debug)]
 enum Event {
     Time(i64),
+    /// For five minutes nothing happens but that the collector is asked.
+    Calm,
     Begin(usize),
     JobStarts(usize),
     JobEnds(usize),
     NodeDies(usize),
+    /// Its startd reaches the collector no more, or again.
+    Deaf(usize, bool),
     /// Somebody deletes its pod.
     Deleted(usize),
     /// The kubelet has ended what somebody has deleted.
@@ -137,6 +147,9 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     ];
     let event = prop_oneof![
         (1i64..60).prop_map(Event::Time),
+        Just(Event::Calm),
+        Just(Event::Calm),
+        (0usize..8, any::<bool>()).prop_map(|(index, deaf)| Event::Deaf(index, deaf)),
         (0usize..8).prop_map(Event::Begin),
         (0usize..8).prop_map(Event::JobStarts),
         (0usize..8).prop_map(Event::JobEnds),
@@ -173,6 +186,8 @@ impl World {
             shown: 0,
             made: Made::default(),
             told: BTreeSet::new(),
+            absences: Absences::default(),
+            absent: BTreeSet::new(),
         }
     }
 
@@ -216,10 +231,11 @@ impl World {
         self.see(wish).values().flat_map(|evidence| &evidence.workers).filter(doubted).count()
     }
 
-    /// Pods that take jobs, or will, and are as they are made now.
+    /// Pods that take jobs, or will, are as they are made now, and do not count as dead.
     fn staying(&self) -> usize {
         let stays = |real: &&Real| {
-            !real.draining && real.template == self.template && matches!(real.pod, Pod::Waiting { .. } | Pod::Running)
+            let is_there = matches!(real.pod, Pod::Waiting { .. } | Pod::Running);
+            !real.draining && real.template == self.template && is_there && !self.absences.is_dead(&real.id.to_string())
         };
         self.pods.iter().filter(stays).count()
     }
@@ -237,7 +253,13 @@ impl World {
             (Pod::Ended, ..) => State::Ended,
             (Pod::Leaving, ..) => State::Leaving,
             (Pod::Running, true, _) if self.told.contains(&real.id) => State::Draining,
-            (Pod::Running, ..) if !self.ads.contains_key(&real.id) => State::Unseen,
+            (Pod::Running, ..) if !self.ads.contains_key(&real.id) => {
+                if self.absent.contains(&real.id) {
+                    State::Absent
+                } else {
+                    State::Unseen
+                }
+            }
             (Pod::Running, true, _) => State::Draining,
             (Pod::Running, false, 0) => State::Idle,
             (Pod::Running, false, _) => State::Busy,
@@ -266,19 +288,36 @@ impl World {
             (false, 0) => Slot::Idle { since: real.idle_since },
             (false, _) => Slot::Busy,
         };
-        let running = self.pods.iter().filter(|real| real.pod == Pod::Running);
+        let running = self.pods.iter().filter(|real| real.pod == Pod::Running && !real.deaf);
         self.ads = running.map(|real| (real.id, slot(real))).collect();
+        self.absent.retain(|id| !self.ads.contains_key(id));
     }
 
     fn ask(&mut self) {
         let answer = if self.now - self.collector_began < 40 { Answer::Young } else { Answer::Known };
         self.answer = Some((self.now, answer, self.ads.clone()));
+        if answer != Answer::Known {
+            return self.absences.is_unknown();
+        }
+        let running = self.view().iter().filter(|real| real.pod == Pod::Running).map(|real| real.id);
+        for id in running.collect::<Vec<_>>() {
+            let uid = id.to_string();
+            if self.ads.contains_key(&id) {
+                self.absences.is_named(&uid);
+            } else if !self.told.contains(&id) && self.absences.is_not_named(&uid, self.now, self.now) {
+                self.absent.insert(id);
+            }
+        }
     }
 
     fn see(&self, wish: &Wish) -> BTreeMap<String, Evidence> {
         let good = self.answer.as_ref().filter(|(at, ..)| self.now - at <= GOOD_FOR);
         let answer = good.map_or(Answer::Unknown, |(_, answer, _)| *answer);
-        let slot = |real: &Real| good.and_then(|(.., ads)| ads.get(&real.id)).copied().unwrap_or(Slot::Unseen);
+        let asked = good.filter(|_| answer == Answer::Known).map(|(at, ..)| *at);
+        let slot = |real: &Real| {
+            let named = good.and_then(|(.., ads)| ads.get(&real.id)).copied();
+            named.unwrap_or_else(|| self.absences.slot(&real.id.to_string(), asked))
+        };
         let seen = |real: &Real| Worker {
             number: real.number,
             pod: real.pod,
@@ -318,6 +357,16 @@ impl World {
             let seen = self.seen(*number);
             self.pods.retain(|real| *real != seen || !matches!(real.pod, Pod::Waiting { .. }));
             self.record();
+        }
+        for number in plans.values().flat_map(|plan| &plan.discard) {
+            let seen = self.seen(*number);
+            let real = self.pods.iter_mut().find(|real| real.id == seen.id && real.pod == Pod::Running);
+            // The schedd is asked whether it has a job there.
+            if let Some(real) = real.filter(|real| real.jobs == 0) {
+                assert!(!self.told.contains(&seen.id), "it drains, and ends by itself");
+                real.pod = Pod::Leaving;
+                self.record();
+            }
         }
         for (number, how) in plans.values().flat_map(|plan| &plan.drain) {
             let seen = self.seen(*number);
@@ -367,7 +416,17 @@ impl World {
         }
         self.next += 1;
         let (id, pod, template) = (self.next, Pod::Waiting { since: self.now }, self.template);
-        self.pods.push(Real { number, id, image, template, pod, jobs: 0, draining: false, idle_since: self.now });
+        self.pods.push(Real {
+            number,
+            id,
+            image,
+            template,
+            pod,
+            jobs: 0,
+            draining: false,
+            idle_since: self.now,
+            deaf: false,
+        });
         Some(id.to_string())
     }
 
@@ -391,6 +450,12 @@ impl World {
         };
         match event {
             Event::Time(seconds) => self.now += seconds,
+            Event::Calm => {
+                for _ in 0..6 {
+                    self.now += 60;
+                    self.ask();
+                }
+            }
             Event::Begin(index) => {
                 if let Some(index) = one(self, *index, |real| matches!(real.pod, Pod::Waiting { .. })) {
                     (self.pods[index].pod, self.pods[index].idle_since) = (Pod::Running, self.now);
@@ -412,6 +477,12 @@ impl World {
                     (self.pods[index].pod, self.pods[index].jobs) = (Pod::Ended, 0);
                 }
             }
+            Event::Deaf(index, deaf) => {
+                if let Some(index) = one(self, *index, |real| matches!(real.pod, Pod::Waiting { .. } | Pod::Running)) {
+                    self.pods[index].deaf = *deaf;
+                    self.ads.remove(&self.pods[index].id);
+                }
+            }
             Event::Deleted(index) => {
                 if let Some(index) = one(self, *index, |real| !matches!(real.pod, Pod::Ended | Pod::Leaving)) {
                     (self.pods[index].pod, self.pods[index].jobs) = (Pod::Leaving, 0);
@@ -426,11 +497,15 @@ impl World {
             Event::Wish(new) => wish.clone_from(new),
             Event::Template => self.template += 1,
             Event::Ads => self.advertise(),
-            Event::Silence => self.answer = None,
+            Event::Silence => {
+                self.answer = None;
+                self.absences.is_unknown();
+            }
             Event::Watch(changes) => (0..*changes).for_each(|_| self.watch()),
             Event::List => self.list(),
             Event::Restart => {
                 (self.made, self.told, self.answer) = (Made::default(), BTreeSet::new(), None);
+                (self.absences, self.absent) = (Absences::default(), BTreeSet::new());
                 self.list();
             }
             Event::Look { ask, late_job, request } => {
@@ -459,7 +534,7 @@ impl World {
 
     /// Nothing more happens: all jobs end, and it is looked at for long enough.
     fn settle(&mut self, wish: &Wish) {
-        for _ in 0..20 {
+        for _ in 0..40 {
             self.pods.retain(|real| real.pod != Pod::Leaving);
             self.record();
             for real in &mut self.pods {
