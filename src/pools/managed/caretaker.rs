@@ -1,6 +1,7 @@
 //! Sees to one managed pool: to its objects, and to its workers for as long as it is at work.
 
 mod pace;
+mod rotation;
 mod status;
 
 use std::collections::BTreeMap;
@@ -24,7 +25,8 @@ use super::demand::{image, may_ask, shared, waits};
 use super::error::ApplyError;
 use super::groups::{Group, scale_pool};
 use super::names::{BadName, Names};
-use super::objects::{DRAIN, Design, TEMPLATE, WorkerKind};
+use super::objects::{DRAIN, Design, InUse, TEMPLATE, WorkerKind};
+use super::rotation::Known;
 use super::said::{SHADOWS_CONFINED, counts, images_said, own_said, payloads_said, shadows_said, workers_said};
 use super::scale::{Drain, Evidence, Plan};
 use super::seen::{Memory, Wanted, is_marked};
@@ -117,9 +119,9 @@ impl Caretaker {
         if let Some(why) = tries().waits(generation, Instant::now()) {
             return Err(why);
         }
-        let had_key = object.status.as_ref().is_some_and(|status| status.signing_key.is_some());
-        let design = Design { names: &self.names, spec, operator: &self.charge.operator };
-        let applied = self.applier.apply(&design, had_key, now()).await;
+        let known = Known::of(object.status.as_ref());
+        let design = self.design(spec, InUse::FIRST);
+        let applied = self.applier.apply(&design, known.as_ref(), None, now()).await;
         let applied = applied.map_err(|error| tries().failed(generation, &error, Instant::now()))?;
         tries().went_well();
         *self.applied.lock().unwrap_or_else(PoisonError::into_inner) =
@@ -186,7 +188,8 @@ impl Caretaker {
         let (calm, soon) = self.charge.intervals;
         let object = Arc::clone(&self.object.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(spec) = &object.spec.managed else { return calm };
-        let design = Design { names: &self.names, spec, operator: &self.charge.operator };
+        let Some(applied) = self.applied() else { return soon };
+        let design = self.design(spec, applied.accept.in_use());
         // Without them nothing is asked for, and all would go.
         if !*self.charge.listed.borrow() {
             return soon;
@@ -223,7 +226,8 @@ impl Caretaker {
             self.tell_lacks(spec, &mine, memory).await;
             groups = memory.evidence(&pods, &self.names, &wanted, now());
             let payloads = payloads_said(&memory.payloads(&pods, &self.names));
-            let mut said = vec![workers_said(&groups, &plans, memory), images_said(memory), payloads];
+            let key = self.rotate(&object, (&design, applied), pool, &pods, memory).await;
+            let mut said = vec![workers_said(&groups, &plans, memory), images_said(memory), payloads, key];
             said.extend(Self::shadows(&object, pool).map(shadows_said));
             if let Err(error) = self.publish(&object, (&counts(&groups), &said)).await {
                 tracing::warn!(%error, "the status of the workers is not written");
@@ -233,6 +237,7 @@ impl Caretaker {
         let again = plans.values().filter_map(|plan| plan.again).min();
         let again = again.map_or(calm, |again| Duration::from_secs(u64::try_from(again - now()).unwrap_or(0)));
         let awaited = if Memory::is_restless(&groups) { pace.pause(soon, calm) } else { calm };
+        let awaited = if self.rotates() { awaited.min(rotation::PAUSE) } else { awaited };
         let usual = if demand.follows(spec) { soon } else { awaited };
         usual.min(again).max(Duration::from_millis(200))
     }
@@ -370,9 +375,9 @@ impl Caretaker {
         if lacking.is_empty() {
             return Ok(());
         }
-        let key = self.applier.signing_key(&self.names).await?;
+        let keys = self.signing_keys().await?;
         for (number, uid, tenant) in lacking {
-            self.applier.worker_token(design, (number, &uid), &tenant, (&key, now())).await?;
+            self.applier.worker_token(design, (number, &uid), &tenant, (&keys, now())).await?;
             memory.has_token(uid);
         }
         Ok(())
@@ -389,7 +394,7 @@ impl Caretaker {
         if numbers.is_empty() {
             return Ok(());
         }
-        let (key, tenant) = (self.applier.signing_key(&self.names).await?, kind.tenant());
+        let (keys, tenant) = (self.signing_keys().await?, kind.tenant());
         for number in numbers {
             let object = design.worker(*number, kind);
             let template = object["metadata"]["annotations"][TEMPLATE].as_str().unwrap_or_default();
@@ -400,7 +405,7 @@ impl Caretaker {
                     tracing::info!(image = kind.image, "worker {} is made", self.names.worker(*number));
                     let uid = object.uid().unwrap_or_default();
                     memory.made.is_there(*number, object.uid());
-                    self.applier.worker_token(design, (*number, &uid), &tenant, (&key, now())).await?;
+                    self.applier.worker_token(design, (*number, &uid), &tenant, (&keys, now())).await?;
                     memory.has_token(uid);
                 }
                 // It is there already, and the watch has not told it yet.
