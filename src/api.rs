@@ -40,7 +40,7 @@ pub use htcqueue::{
 pub use identity::{Identity, is_name};
 pub use managed::{
     Autoscaling, CentralManager, Isolation, ManagedPool, MiniClusters, PodResources, QueueStorage, Reclaim, ScheddPod,
-    Storage, Workers,
+    SigningKeySpec, Storage, Workers,
 };
 pub use mini_cluster::{MiniCluster, MiniClusterStatus, WorkerTemplate};
 pub use object::{ObjectName, Observed, Wake, is_for};

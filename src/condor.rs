@@ -8,6 +8,7 @@ pub mod description;
 pub mod effects;
 pub mod fetch;
 pub mod htcopts;
+mod issuer_keys;
 mod known_users;
 pub mod left;
 mod parts;

@@ -173,6 +173,20 @@ impl Credentials {
         holder.describe().map(|found| (Arc::clone(holder.schedd()), found))
     }
 
+    /// Whether all tokens that are at hand have one beside them that is signed with the key of this name. Those that have none are read again.
+    pub async fn have_tokens_of(&self, key: &str) -> bool {
+        let holders: Vec<Arc<Holder>> =
+            self.holders.lock().unwrap_or_else(PoisonError::into_inner).values().map(Arc::clone).collect();
+        let mut all = true;
+        for holder in holders {
+            if holder.lacks_token_of(key) && holder.begin() {
+                self.refresh(&holder).await;
+            }
+            all &= !holder.lacks_token_of(key);
+        }
+        all
+    }
+
     /// Sees to it that jobs in all names are found of which nobody else makes the tokens: a ledger need not know them.
     pub async fn learn_users(&self) -> Result<(), Unknown> {
         match &self.setup.signer {

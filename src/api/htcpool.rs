@@ -7,7 +7,7 @@ use super::{Condition, HTCJobSpec, ManagedPool, ObjectName};
 
 /// Held by every `HTCPool` that this operator has seen, until no `HTCJob` needs it.
 pub const POOL_FINALIZER: &str = "htc.cern.ch/pool";
-/// Type of the condition that each pool has. Managed ones have four more.
+/// Type of the condition that each pool has. Managed ones have five more.
 pub const READY: &str = "Ready";
 /// In `allowedNamespaces`: all of them.
 const ALL: &str = "*";
@@ -118,7 +118,8 @@ pub struct HTCPoolStatus {
     pub schedd: Option<String>,
     /// Ready: whether HTCJobs are submitted to this pool. Of a managed pool also WorkersReady: whether there are as many workers as wanted;
     /// ImagesUsable: whether workers can be made of the images that HTCJobs wait for; ShadowsConfined: whether the schedd's shadows reach
-    /// no files but those of their own job; and PayloadsConfined: whether jobs reach no files and no processes of their worker but their own.
+    /// no files but those of their own job; PayloadsConfined: whether jobs reach no files and no processes of their worker but their own; and
+    /// SigningKeyRotated: whether tokens of the newest signing key alone are accepted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -127,6 +128,9 @@ pub struct HTCPoolStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub signing_key: Option<String>,
+    /// Generation of that key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing_key_generation: Option<i32>,
     /// Workers of a managed pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<WorkersStatus>,

@@ -26,6 +26,33 @@ pub struct ManagedPool {
     pub schedd: ScheddPod,
     /// The pods that run jobs.
     pub workers: Workers,
+    /// The key that the pool's tokens are signed with. Default: the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing_key: Option<SigningKeySpec>,
+}
+
+/// The key that the pool's tokens are signed with.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[x_kube(
+    validation = Rule::new("!has(self.oldestAccepted) || self.oldestAccepted <= self.generation")
+        .message("oldestAccepted is larger than generation: raise generation, too"),
+    validation = Rule::new("!has(oldSelf.oldestAccepted) || (has(self.oldestAccepted) && self.oldestAccepted >= oldSelf.oldestAccepted)")
+        .message("oldestAccepted cannot be lowered: a key that was given up stays so")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct SigningKeySpec {
+    /// Which key it is. Raised by one, a new key is made; the old one is accepted until nobody has a token of it. Workers are replaced, and
+    /// finish their jobs. The condition SigningKeyRotated says how far that is.
+    #[x_kube(
+        validation = Rule::new("self >= 1 && self <= 1000").message("generation is a number from 1 to 1000"),
+        validation = Rule::new("self >= oldSelf && self <= oldSelf + 1").message("raise generation by one at a time")
+    )]
+    pub generation: i32,
+    /// Tokens of keys of lower generations are refused at once: for a key that was stolen. Central manager and schedd are restarted, and
+    /// workers with tokens of these keys are deleted; their jobs start again. Default: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self >= 1 && self <= 1000").message("oldestAccepted is a number from 1 to 1000"))]
+    pub oldest_accepted: Option<i32>,
 }
 
 /// What a pod of HTCondor's daemons asks for.

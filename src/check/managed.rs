@@ -8,9 +8,10 @@ use crate::api::{HTCPool, ObjectName};
 use crate::pools::managed::error::ApplyError;
 use crate::pools::managed::found;
 use crate::pools::managed::names::{Names, Role};
+use crate::pools::managed::rotation::{Known, Wish};
 
 /// What they take in their namespace: group, resource, verb. `deploy/namespace-pools` has the same.
-pub const RIGHTS: [(&str, &str, &str); 26] = [
+pub const RIGHTS: [(&str, &str, &str); 27] = [
     ("", "configmaps", "get"),
     ("", "configmaps", "create"),
     ("", "configmaps", "patch"),
@@ -23,6 +24,7 @@ pub const RIGHTS: [(&str, &str, &str); 26] = [
     ("", "secrets", "get"),
     ("", "secrets", "create"),
     ("", "secrets", "patch"),
+    ("", "secrets", "delete"),
     ("apps", "deployments", "get"),
     ("apps", "deployments", "create"),
     ("apps", "deployments", "patch"),
@@ -57,14 +59,18 @@ async fn rights(client: &Client, namespace: &str) -> Result<String, String> {
 
 async fn signing_key(client: &Client, name: &ObjectName, pool: &HTCPool) -> Result<String, String> {
     let names = names(name, pool)?;
-    let secret = names.signing_key();
-    match found::signing_key(client, &names).await {
-        Ok(Some(_)) => Ok(format!("it is in the Secret {}/{secret}", name.namespace)),
-        Ok(None) if pool.status.as_ref().is_some_and(|status| status.signing_key.is_some()) => {
-            Err(ApplyError::KeyGone(secret).to_string())
+    let known = Known::of(pool.status.as_ref());
+    let wish = pool.spec.managed.as_ref().map_or(Wish { generation: 1, oldest: 1 }, Wish::of);
+    let generation = known.as_ref().map_or(wish.generation, |known| known.generation);
+    let secret = names.signing_key(generation);
+    match (found::signing_key(client, &names, generation).await, known) {
+        (Ok(Some(key)), Some(known)) if key.fingerprint() != known.fingerprint => {
+            Err(ApplyError::KeyChanged(secret).to_string())
         }
-        Ok(None) => Err(format!("there is no Secret {}/{secret} yet: {}", name.namespace, NOT_MADE)),
-        Err(error) => Err(error.to_string()),
+        (Ok(Some(_)), _) => Ok(format!("it is in the Secret {}/{secret}", name.namespace)),
+        (Ok(None), Some(_)) => Err(ApplyError::KeyGone(secret).to_string()),
+        (Ok(None), None) => Err(format!("there is no Secret {}/{secret} yet: {}", name.namespace, NOT_MADE)),
+        (Err(error), _) => Err(error.to_string()),
     }
 }
 

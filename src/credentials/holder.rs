@@ -10,6 +10,7 @@ use super::turns::Turns;
 use super::{AtHand, SHORTEST, private, ticket, token};
 use crate::api::Identity;
 use crate::condor::{Schedd, Tools};
+use crate::credentials::signing::signed_with;
 use crate::machine::Timestamp;
 use crate::machine::facts::{Unknown, Why};
 
@@ -103,6 +104,12 @@ impl Holder {
             let look = due || matches!(shown, AtHand::NotYet);
             (shown, look)
         })
+    }
+
+    /// It has tokens, and none that is signed with the key of this name.
+    pub(super) fn lacks_token_of(&self, key: &str) -> bool {
+        let tokens = self.with(|state| state.material.token.clone());
+        tokens.is_some_and(|tokens| !signed_with(&tokens).iter().any(|name| name == key))
     }
 
     /// What was found last, in words.

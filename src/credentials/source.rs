@@ -138,15 +138,20 @@ async fn read_secret(
 }
 
 async fn signed(client: &Client, signer: &Signer, namespace: &str) -> Result<Material, SourceError> {
-    let api: Api<Secret> = Api::namespaced(client.clone(), &signer.key.namespace);
-    let found = limited("read the Secret", &signer.key.to_string(), api.get_opt(&signer.key.name)).await;
+    let api: Api<Secret> = Api::namespaced(client.clone(), &signer.keys.namespace);
+    let found = limited("read the Secret", &signer.keys.to_string(), api.get_opt(&signer.keys.name)).await;
     let found = found.map_err(|error| SourceError::Silent(error.to_string()))?;
-    // Daemons that run have it still: a token that was made before does.
-    let key = found.and_then(|secret| SigningKey::of_secret(&secret).ok()).ok_or_else(|| {
-        SourceError::Silent(format!("the Secret {} has no signing key: restore the Secret", signer.key))
+    let keys = found.and_then(|secret| SigningKey::all_of_secret(&secret).ok()).filter(|keys| !keys.is_empty());
+    // Daemons that run have them still: a token that was made before does.
+    let keys = keys.ok_or_else(|| {
+        SourceError::Silent(format!(
+            "the Secret {} has no signing key: the operator writes it again within minutes",
+            signer.keys
+        ))
     })?;
-    let token = key.namespace_token(signer, namespace, jiff::Timestamp::now().as_second());
-    Ok(Material { kerberos: None, token: Some(token) })
+    let now = jiff::Timestamp::now().as_second();
+    let tokens: Vec<String> = keys.iter().map(|key| key.namespace_token(signer, namespace, now)).collect();
+    Ok(Material { kerberos: None, token: Some(tokens.join("\n")) })
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ mod tests {
     fn workers_of_one_tenant_have_one_identity() {
         let key = ObjectName { namespace: "site".to_owned(), name: "key".to_owned() };
         let signer =
-            |isolation| Signer { key: key.clone(), trust_domain: "t".to_owned(), domain: "p".to_owned(), isolation };
+            |isolation| Signer { keys: key.clone(), trust_domain: "t".to_owned(), domain: "p".to_owned(), isolation };
         let atlas = Identity::Namespace("atlas".to_owned());
         let identity = |isolation, who| signer(isolation).tenant(who).map(|tenant| tenant.identity("p"));
         assert_eq!(identity(Isolation::Namespace, &atlas).as_deref(), Some("worker-ns-atlas@p"));

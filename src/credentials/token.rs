@@ -3,16 +3,18 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// The token, as HTCondor reads it: one line. The message quotes nothing of it.
+/// The tokens, as HTCondor reads them: one a line. HTCondor takes the first that is signed with a key which the server has. The message quotes
+/// nothing of them.
 pub(super) fn check(bytes: &[u8]) -> Result<String, String> {
     const NONE: &str = "is no IDTOKEN: write what condor_token_create or condor_token_fetch prints, as it is";
     let text = std::str::from_utf8(bytes).map_err(|_| NONE.to_owned())?.trim();
-    if claims(text).is_some() { Ok(text.to_owned()) } else { Err(NONE.to_owned()) }
+    let are_tokens = !text.is_empty() && text.lines().all(|token| claims(token).is_some());
+    if are_tokens { Ok(text.to_owned()) } else { Err(NONE.to_owned()) }
 }
 
-/// When it ends, unix seconds; none if it never does.
-pub(super) fn ends(token: &str) -> Option<i64> {
-    claims(token)?.get("exp")?.as_i64()
+/// When the first of them ends, unix seconds; none if none of them ever does.
+pub(super) fn ends(tokens: &str) -> Option<i64> {
+    tokens.lines().filter_map(|token| claims(token)?.get("exp")?.as_i64()).min()
 }
 
 fn claims(token: &str) -> Option<serde_json::Value> {
@@ -37,13 +39,24 @@ mod tests {
         let forever = token(r#"{"sub":"alice@test","iat":1}"#);
         assert_eq!(check(format!("{forever}\n").as_bytes()), Ok(forever.clone()));
         assert_eq!(ends(&forever), None);
-        assert_eq!(ends(&token(r#"{"exp":1700000000}"#)), Some(1_700_000_000));
+        let one = token(r#"{"exp":1700000000}"#);
+        assert_eq!(ends(&one), Some(1_700_000_000));
+        let two = format!("{}\n{one}", token(r#"{"exp":1700000001}"#));
+        assert_eq!((check(two.as_bytes()), ends(&two)), (Ok(two.clone()), Some(1_700_000_000)));
     }
 
     #[test]
     fn what_is_no_token_is_refused() {
         let good = token("{}");
-        for bad in ["", "a.b.c", "a.b", &format!("{good}\n{good}"), &format!("{good}.x"), &token("[]")] {
+        for bad in [
+            "",
+            "a.b.c",
+            "a.b",
+            &format!("{good}\nx"),
+            &format!("{good}\n\n{good}"),
+            &format!("{good}.x"),
+            &token("[]"),
+        ] {
             assert!(check(bad.as_bytes()).is_err(), "{bad}");
         }
         assert!(check(&[0xff, 0xfe]).is_err());

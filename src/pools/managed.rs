@@ -1,6 +1,6 @@
 //! Pools that the operator runs itself: central manager, schedd and workers as pods.
 //!
-//! [`token`], [`config`], [`objects`], [`demand`], [`mini`], [`scale`] and [`groups`] are pure: they say what is to be there. [`apply`] and
+//! [`token`], [`config`], [`objects`], [`demand`], [`mini`], [`scale`], [`groups`] and [`rotation`] are pure: they say what is to be there. [`apply`] and
 //! `caretaker` see to it, and `tries` says when again.
 
 mod absent;
@@ -17,6 +17,7 @@ pub mod names;
 pub mod objects;
 pub mod paths;
 mod payload;
+pub mod rotation;
 mod said;
 pub mod scale;
 mod seen;

@@ -1,26 +1,27 @@
 //! Sees to it that the objects of a managed pool are as they should be.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use super::error::ApplyError;
-use super::found::{host_and_port, is_owned, signing_key};
+use super::found::{host_and_port, is_owned, signing_key, signing_keys};
 use super::names::{Names, PORT, Role};
 use super::objects::Design;
+use super::rotation::{Accept, Evidence, Known, Lost, Next, Seen, Wish, next};
 use crate::credentials::Tenant;
-use crate::credentials::signing::{Good, KEY_NAME, Right, SigningKey};
+use crate::credentials::signing::{Good, Right, SigningKey, generation_of, tokens};
 use crate::failpoint::{Point, around};
 use crate::kubernetes::{MANAGER, limited};
 
-/// Annotation of Secrets with tokens: which key has signed them.
+/// Annotation of Secrets with tokens: which keys have signed them, the newest first.
 const SIGNED_BY: &str = "htc.cern.ch/signing-key";
 
 /// Annotation of these: from when the token is, in unix seconds.
@@ -31,8 +32,10 @@ const WORKER_TOKEN: i64 = 30 * 24 * 3600;
 /// What there is of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// Which key it has.
-    pub signing_key: String,
+    /// The newest key: its generation and its fingerprint.
+    pub signing_key: Known,
+    /// The keys in use.
+    pub accept: Accept,
     /// Host and port of the collector.
     pub collector: String,
 }
@@ -42,19 +45,31 @@ pub struct Applier {
     client: Client,
     /// What has been written last, and the version that came of it.
     written: Mutex<HashMap<(String, String), (Value, String)>>,
+    /// One at a time: what one has seen of the keys, another one would change meanwhile.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl Applier {
     /// Nothing is written yet.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        Self { client, written: Mutex::default() }
+        Self { client, written: Mutex::default(), turn: tokio::sync::Mutex::default() }
     }
 
-    /// All objects but the workers. `had_key`: the pool has had a signing key before.
-    pub async fn apply(&self, design: &Design<'_>, had_key: bool, now: i64) -> Result<Applied, ApplyError> {
-        let key = self.key(design, had_key).await?;
-        self.tokens(design, &key, now).await?;
+    /// All objects but the workers. `known`: the newest key that the status of the `HTCPool` names. `evidence`: of a rotation that is under
+    /// way.
+    pub async fn apply(
+        &self,
+        design: &Design<'_>,
+        known: Option<&Known>,
+        evidence: Option<&Evidence>,
+        now: i64,
+    ) -> Result<Applied, ApplyError> {
+        let _turn = self.turn.lock().await;
+        let wish = Wish::of(design.spec);
+        let (accept, keys, signing_key) = self.keys(design, (wish, known), evidence).await?;
+        self.tokens(design, &keys, now).await?;
+        let design = &Design { keys: accept.in_use(), ..*design };
         let mut collector = None;
         for object in design.objects() {
             let made = self.ensure(design, &object).await?;
@@ -64,30 +79,93 @@ impl Applier {
         }
         let changed =
             || ApplyError::Changed { kind: "Service".to_owned(), name: design.names.of(Role::CentralManager) };
-        Ok(Applied { signing_key: key.fingerprint(), collector: collector.ok_or_else(changed)? })
+        Ok(Applied { signing_key, accept, collector: collector.ok_or_else(changed)? })
     }
 
-    /// It is made if there never was one, and never written again.
-    async fn key(&self, design: &Design<'_>, had_key: bool) -> Result<SigningKey, ApplyError> {
-        if let Some(key) = signing_key(&self.client, design.names).await? {
-            return Ok(key);
+    /// Makes and deletes keys until nothing of that is to be done: which keys are in use, these keys, and the newest that there is.
+    async fn keys(
+        &self,
+        design: &Design<'_>,
+        (wish, known): (Wish, Option<&Known>),
+        evidence: Option<&Evidence>,
+    ) -> Result<(Accept, Vec<SigningKey>, Known), ApplyError> {
+        let names = design.names;
+        let mut keys = signing_keys(&self.client, names, known, wish).await?;
+        let given = self.given(names).await?;
+        loop {
+            let seen = Seen { wish, known, keys: &keys, given: &given, evidence };
+            let lost = |lost| match lost {
+                Lost::Gone(generation) => ApplyError::KeyGone(names.signing_key(generation)),
+                Lost::Other(generation) => ApplyError::KeyChanged(names.signing_key(generation)),
+            };
+            match next(&seen).map_err(lost)? {
+                Next::Make(generation) => keys.insert(0, self.make_key(design, generation).await?),
+                Next::Delete(generation) => {
+                    self.delete_key(names, generation).await?;
+                    keys.retain(|key| key.generation() != generation);
+                }
+                Next::Accept(accept) => {
+                    let newest =
+                        keys.first().map(|key| Known { generation: key.generation(), fingerprint: key.fingerprint() });
+                    let newest = newest.ok_or_else(|| ApplyError::KeyGone(names.signing_key(accept.newest)))?;
+                    let generations = accept.generations();
+                    keys.retain(|key| generations.contains(&key.generation()));
+                    return Ok((accept, keys, newest));
+                }
+            }
         }
-        let name = design.names.signing_key();
-        if had_key {
-            return Err(ApplyError::KeyGone(name));
-        }
-        let key = SigningKey::random()?;
-        let mut object = design.secret(&name, &json!({}), &json!({ KEY_NAME: STANDARD.encode(key.file()) }));
+    }
+
+    /// It is never written again.
+    async fn make_key(&self, design: &Design<'_>, generation: u32) -> Result<SigningKey, ApplyError> {
+        let name = design.names.signing_key(generation);
+        let key = SigningKey::random(generation)?;
+        let mut object = design.secret(&name, &json!({}), &json!({ key.name(): STANDARD.encode(key.file()) }));
         // Nobody is to change it by accident: all tokens of the pool would be worth nothing.
         object["immutable"] = true.into();
         self.make(&object).await?;
-        tracing::info!("the signing key of the pool is made: Secret {name}");
+        tracing::info!("a signing key of the pool is made: Secret {name}");
         Ok(key)
     }
 
-    /// The signing key of a pool that has one.
-    pub async fn signing_key(&self, names: &Names) -> Result<SigningKey, ApplyError> {
-        signing_key(&self.client, names).await?.ok_or_else(|| ApplyError::KeyGone(names.signing_key()))
+    async fn delete_key(&self, names: &Names, generation: u32) -> Result<(), ApplyError> {
+        let name = names.signing_key(generation);
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &names.pool.namespace);
+        let parameters = DeleteParams::default();
+        let request = api.delete(&name, &parameters);
+        match limited("delete the Secret", &name, request).await {
+            Ok(_) => {
+                tracing::info!("no daemon accepts tokens of the signing key in Secret {name}: it is deleted");
+                Ok(())
+            }
+            Err(error) if error.code() == Some(404) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Generations of the keys in the Secrets of the daemons that accept tokens.
+    async fn given(&self, names: &Names) -> Result<Vec<BTreeSet<u32>>, ApplyError> {
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &names.pool.namespace);
+        let mut given = Vec::new();
+        for role in [Role::CentralManager, Role::Schedd] {
+            let name = names.token(role);
+            if let Some(secret) = limited("read the Secret", &name, api.get_opt(&name)).await? {
+                given.push(
+                    secret.data.iter().flat_map(|data| data.keys()).filter_map(|name| generation_of(name)).collect(),
+                );
+            }
+        }
+        Ok(given)
+    }
+
+    /// The signing keys of these generations, of a pool that has them.
+    pub async fn signing_keys(&self, names: &Names, generations: &[u32]) -> Result<Vec<SigningKey>, ApplyError> {
+        let mut keys = Vec::new();
+        for generation in generations {
+            let key = signing_key(&self.client, names, *generation).await?;
+            keys.push(key.ok_or_else(|| ApplyError::KeyGone(names.signing_key(*generation)))?);
+        }
+        Ok(keys)
     }
 
     /// The token of a worker: in a Secret that goes with its pod, which has this uid. One that is there already stays.
@@ -96,7 +174,7 @@ impl Applier {
         design: &Design<'_>,
         (number, uid): (u32, &str),
         tenant: &Tenant,
-        (key, now): (&SigningKey, i64),
+        (keys, now): (&[SigningKey], i64),
     ) -> Result<(), ApplyError> {
         let names = design.names;
         let (pod, name) = (names.worker(number), names.worker_token(number, tenant));
@@ -114,7 +192,7 @@ impl Applier {
         }
         let rights = [Right::Read, Right::AdvertiseMaster, Right::AdvertiseStartd];
         let good = Good { from: now, until: Some(now + WORKER_TOKEN) };
-        let token = key.token(&names.trust_domain(), &tenant.identity(&names.domain()), &rights, good)?;
+        let token = tokens(keys, &names.trust_domain(), &tenant.identity(&names.domain()), &rights, good)?;
         let data = json!({ "token": STANDARD.encode(format!("{token}\n")) });
         let object = design.worker_secret(&name, (&pod, uid), &data);
         match there {
@@ -125,40 +203,59 @@ impl Applier {
     }
 
     /// The central manager's, the schedd's and the operator's, which are made anew long before they end: with the least rights that they need.
-    async fn tokens(&self, design: &Design<'_>, key: &SigningKey, now: i64) -> Result<(), ApplyError> {
+    async fn tokens(&self, design: &Design<'_>, keys: &[SigningKey], now: i64) -> Result<(), ApplyError> {
         let names = design.names;
         let of = |role: Role, rights: Vec<Right>| (names.token(role), names.identity(role), rights, true);
         let holders = [
-            // Who checks tokens has the key, and could make itself any.
+            // Who checks tokens has the keys, and could make itself any.
             of(Role::CentralManager, Vec::new()),
             of(Role::Schedd, vec![Right::Read, Right::AdvertiseMaster, Right::AdvertiseSchedd]),
             (names.operator_token(), names.operator(), vec![Right::Read, Right::Write, Right::Administrator], false),
         ];
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &names.pool.namespace);
         let good = Good::renewed(now);
-        for (name, identity, rights, with_key) in holders {
+        let signed_by = keys.iter().map(SigningKey::fingerprint).collect::<Vec<_>>().join(",");
+        let files: BTreeMap<String, Vec<u8>> = keys.iter().map(|key| (key.name(), key.file())).collect();
+        for (name, identity, rights, with_keys) in holders {
             let there = limited("read the Secret", &name, api.get_opt(&name)).await?;
+            let files = if with_keys { &files } else { &BTreeMap::new() };
             if let Some(secret) = &there {
                 if !is_owned(secret, design.names) {
                     return Err(ApplyError::NotOurs { kind: "Secret".to_owned(), name });
                 }
                 let is = |annotation: &str, value: &String| secret.annotations().get(annotation) == Some(value);
-                if is(SIGNED_BY, &key.fingerprint()) && is(MADE, &good.from.to_string()) {
+                if is(SIGNED_BY, &signed_by) && is(MADE, &good.from.to_string()) && has_keys(secret, files) {
                     continue;
                 }
             }
-            let token = key.token(&names.trust_domain(), &identity, &rights, good)?;
+            let token = tokens(keys, &names.trust_domain(), &identity, &rights, good)?;
             let mut data = json!({ "token": STANDARD.encode(format!("{token}\n")) });
-            if with_key {
-                data[KEY_NAME] = STANDARD.encode(key.file()).into();
+            for (entry, file) in files {
+                data[entry] = STANDARD.encode(file).into();
             }
-            let object =
-                design.secret(&name, &json!({ SIGNED_BY: key.fingerprint(), MADE: good.from.to_string() }), &data);
+            let object = design.secret(&name, &json!({ SIGNED_BY: signed_by, MADE: good.from.to_string() }), &data);
             match there {
-                None => self.make(&object).await?,
-                Some(_) => self.overwrite(&object).await?,
-            };
+                None => self.make(&object).await.map(drop)?,
+                Some(there) => self.replace(object, &there).await?,
+            }
         }
+        Ok(())
+    }
+
+    /// Writes a Secret again, and takes away what is not in it any more. Server-side apply would leave that: whoever creates an object owns
+    /// its entries in another way than who applies it.
+    async fn replace(&self, mut object: Value, there: &Secret) -> Result<(), ApplyError> {
+        for entry in there.data.iter().flat_map(|data| data.keys()) {
+            if object["data"][entry].is_null() {
+                object["data"][entry] = Value::Null;
+            }
+        }
+        object["metadata"]["uid"] = there.uid().into();
+        let (kind, name) = called(&object);
+        let (request, patch) = (self.api(&object), Patch::Merge(&object));
+        let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let written = request.patch(&name, &parameters, &patch);
+        limited("write", &format!("{kind} {name}"), written).await?;
         Ok(())
     }
 
@@ -216,6 +313,12 @@ impl Applier {
         let namespace = text(&object["metadata"]["namespace"]);
         Api::namespaced_with(self.client.clone(), &namespace, &ApiResource::from_gvk(&kind))
     }
+}
+
+/// The keys in the Secret are these.
+fn has_keys(secret: &Secret, files: &BTreeMap<String, Vec<u8>>) -> bool {
+    let there = secret.data.iter().flatten().filter(|(name, _)| generation_of(name).is_some());
+    there.map(|(name, bytes)| (name, &bytes.0)).eq(files)
 }
 
 fn dynamic(object: &Value) -> Option<DynamicObject> {

@@ -3,6 +3,7 @@
 mod discard;
 mod due;
 mod pace;
+mod rotation;
 mod status;
 
 use std::collections::BTreeMap;
@@ -27,7 +28,8 @@ use super::demand::{image, may_ask, shared, waits};
 use super::error::ApplyError;
 use super::groups::{Group, scale_pool};
 use super::names::{BadName, Names};
-use super::objects::{DRAIN, Design, TEMPLATE, WorkerKind};
+use super::objects::{DRAIN, Design, InUse, TEMPLATE, WorkerKind};
+use super::rotation::Known;
 use super::said::{SHADOWS_CONFINED, counts, images_said, own_said, payloads_said, shadows_said, workers_said};
 use super::scale::{Drain, Evidence, Plan};
 use super::seen::{Memory, Wanted, is_marked};
@@ -134,9 +136,9 @@ impl Caretaker {
         if let Some(why) = tries().waits(generation, Instant::now()) {
             return Ok(Err(why));
         }
-        let had_key = object.status.as_ref().is_some_and(|status| status.signing_key.is_some());
-        let design = Design { names: &self.names, spec, operator: &self.charge.operator };
-        let applied = match self.applier.apply(&design, had_key, now()).await {
+        let known = Known::of(object.status.as_ref());
+        let design = self.design(spec, InUse::FIRST);
+        let applied = match self.applier.apply(&design, known.as_ref(), None, now()).await {
             Ok(applied) => applied,
             // No try of this operator's.
             Err(ApplyError::Api(error)) if error.is_fence_closed() => return Err(error),
@@ -211,7 +213,8 @@ impl Caretaker {
         let (calm, soon) = self.charge.intervals;
         let object = Arc::clone(&self.object.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(spec) = &object.spec.managed else { return calm };
-        let design = Design { names: &self.names, spec, operator: &self.charge.operator };
+        let Some(applied) = self.applied() else { return soon };
+        let design = self.design(spec, applied.accept.in_use());
         // Without them nothing is asked for, and all would go.
         if !*self.charge.listed.borrow() {
             return soon;
@@ -254,7 +257,8 @@ impl Caretaker {
             self.tell_lacks(spec, &mine, memory).await;
             groups = memory.evidence(&pods, &self.names, &wanted, now());
             let payloads = payloads_said(&memory.payloads(&pods, &self.names));
-            let mut said = vec![workers_said(&groups, &plans, memory), images_said(memory), payloads];
+            let key = self.rotate(&object, (&design, applied), pool, &pods, memory).await;
+            let mut said = vec![workers_said(&groups, &plans, memory), images_said(memory), payloads, key];
             said.extend(Self::shadows(&object, pool).map(shadows_said));
             if let Err(error) = self.publish(&object, (&counts(&groups), &said)).await
                 && !error.is_fence_closed()
@@ -266,6 +270,7 @@ impl Caretaker {
         let again = plans.values().filter_map(|plan| plan.again).chain(memory.pause_ends(now())).min();
         let again = again.map_or(calm, |again| Duration::from_secs(u64::try_from(again - now()).unwrap_or(0)));
         let usual = if Memory::is_restless(&groups) { pace.pause(soon, calm) } else { calm };
+        let usual = if self.rotates() { usual.min(rotation::PAUSE) } else { usual };
         usual.min(again).max(Duration::from_millis(200))
     }
 
@@ -403,9 +408,9 @@ impl Caretaker {
         if lacking.is_empty() {
             return Ok(());
         }
-        let key = self.applier.signing_key(&self.names).await?;
+        let keys = self.signing_keys().await?;
         for (number, uid, tenant) in lacking {
-            self.give_token(design, (number, uid), &tenant, &key, memory).await?;
+            self.give_token(design, (number, uid), &tenant, &keys, memory).await?;
         }
         Ok(())
     }
@@ -416,10 +421,10 @@ impl Caretaker {
         design: &Design<'_>,
         (number, uid): (u32, String),
         tenant: &Tenant,
-        key: &SigningKey,
+        keys: &[SigningKey],
         memory: &mut Memory,
     ) -> Result<(), ApplyError> {
-        match self.applier.worker_token(design, (number, &uid), tenant, (key, now())).await {
+        match self.applier.worker_token(design, (number, &uid), tenant, (keys, now())).await {
             Ok(()) => memory.has_token(uid),
             Err(error @ ApplyError::NotOurs { .. }) => memory.has_no_token(uid, &error),
             Err(error) => return Err(error),
@@ -438,7 +443,7 @@ impl Caretaker {
         if numbers.is_empty() {
             return Ok(());
         }
-        let (key, tenant) = (self.applier.signing_key(&self.names).await?, kind.tenant());
+        let (keys, tenant) = (self.signing_keys().await?, kind.tenant());
         for number in numbers {
             let object = design.worker(*number, kind);
             let template = object["metadata"]["annotations"][TEMPLATE].as_str().unwrap_or_default();
@@ -449,7 +454,7 @@ impl Caretaker {
                     tracing::info!(image = kind.image, "worker {} is made", self.names.worker(*number));
                     let uid = object.uid().unwrap_or_default();
                     memory.made.is_there(*number, object.uid());
-                    self.give_token(design, (*number, uid), &tenant, &key, memory).await?;
+                    self.give_token(design, (*number, uid), &tenant, &keys, memory).await?;
                 }
                 // It is there already, and the watch has not told it yet.
                 Err(ApplyError::Changed { .. }) => memory.made.is_there(*number, None),

@@ -159,7 +159,8 @@ pub fn condor_config(names: &Names, role: Role) -> String {
     set("MYSELF", &if role == Role::Worker { "$ENV(WORKER_IDENTITY)".to_owned() } else { names.identity(role) });
     let [central_manager, schedd] = [Role::CentralManager, Role::Schedd].map(|role| names.identity(role));
     // The second is that of workers from before tenants had names of their own: they advertise until their jobs have ended. A job that
-    // requires an identity runs on none of them.
+    // requires an identity runs on none of them. Their token has no end, but is of the first signing key, and none is made any more: it ends
+    // with the first rotation. The name stays in the list: to take it out restarts the collector, and nothing is won once the key is gone.
     let workers = format!("{} {}", names.any_worker(), names.identity(Role::Worker));
     set("SPOOL", &if role == Role::Worker { format!("{LOCAL}/spool") } else { format!("{SPOOL}/spool") });
     for interval in ["UPDATE_INTERVAL", "MASTER_UPDATE_INTERVAL", "NEGOTIATOR_UPDATE_INTERVAL", "SCHEDD_INTERVAL"] {

@@ -1,6 +1,5 @@
 //! Why a managed pool is not as it should be.
 
-use crate::credentials::signing::KEY_NAME;
 use crate::kubernetes::ApiError;
 
 /// Why a pool is not as it should be.
@@ -21,14 +20,21 @@ pub enum ApplyError {
     },
     /// The pool had a signing key, and has none now.
     #[error(
-        "the Secret {0} is gone, and with it the key that the tokens of this pool are signed with: restore the Secret, or delete the HTCPool and create it again"
+        "the Secret {0} is gone, and with it a key that tokens of this pool are signed with: restore the Secret, or give the key up, as docs/pools.md says"
     )]
     KeyGone(String),
+    /// There is another key in its place.
+    #[error(
+        "the Secret {0} has another key than the one that tokens of this pool are signed with: restore the Secret, or give the key up, as docs/pools.md says"
+    )]
+    KeyChanged(String),
     /// It is there and has none in it.
-    #[error("the Secret {name} has no signing key as its entry {KEY_NAME}: {why}; restore the Secret")]
+    #[error("the Secret {name} has no signing key as its entry {entry}: {why}; restore the Secret")]
     NoKey {
         /// Its name.
         name: String,
+        /// What the entry is called.
+        entry: String,
         /// What is wrong.
         why: String,
     },
@@ -51,7 +57,7 @@ impl ApplyError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NotOurs { .. } => "NameTaken",
-            Self::KeyGone(_) | Self::NoKey { .. } => "SigningKeyMissing",
+            Self::KeyGone(_) | Self::KeyChanged(_) | Self::NoKey { .. } => "SigningKeyMissing",
             Self::Api(refused) if refused.code() == Some(403) => "NotPermitted",
             Self::Api(_) | Self::Random(_) | Self::Changed { .. } => "NotMade",
         }

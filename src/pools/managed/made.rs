@@ -36,6 +36,10 @@ pub(super) struct One {
 }
 
 impl One {
+    pub(super) const fn number(&self) -> u32 {
+        self.number
+    }
+
     /// As a decision sees it.
     pub(super) fn worker(&self, template: Option<&str>) -> Worker {
         let (number, sure) = (self.number, self.sure);

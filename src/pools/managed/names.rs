@@ -135,17 +135,19 @@ impl Names {
         self.object("operator-token")
     }
 
-    /// The Secret with the signing key.
+    /// The Secret with the signing key of this generation, from 1. Each has one of its own, which is never changed.
     #[must_use]
-    pub fn signing_key(&self) -> String {
-        self.object("signing-key")
+    pub fn signing_key(&self, generation: u32) -> String {
+        let first = self.object("signing-key");
+        if generation <= 1 { first } else { format!("{first}-{generation}") }
     }
 
     /// Who makes tokens for the HTCJobs of each namespace.
     #[must_use]
     pub fn signer(&self, isolation: Isolation) -> Signer {
-        let key = ObjectName { namespace: self.pool.namespace.clone(), name: self.signing_key() };
-        Signer { key, trust_domain: self.trust_domain(), domain: self.domain(), isolation }
+        // It has the keys that the schedd accepts, whichever these are.
+        let keys = ObjectName { namespace: self.pool.namespace.clone(), name: self.token(Role::Schedd) };
+        Signer { keys, trust_domain: self.trust_domain(), domain: self.domain(), isolation }
     }
 
     /// The collector, as pods find it.
@@ -182,6 +184,7 @@ mod tests {
         let own = [Tenant::Everybody, Tenant::Namespace("atlas".to_owned()), Tenant::HTCJob("u-1".to_owned())];
         let secrets = own.map(|tenant| names.worker_token(3, &tenant));
         assert_eq!(secrets, ["lhc-worker-shared-3", "lhc-worker-ns-atlas-3", "lhc-worker-mc-u-1-3"]);
+        assert_eq!([1, 2].map(|generation| names.signing_key(generation)), ["lhc-signing-key", "lhc-signing-key-2"]);
         assert_eq!(names.trust_domain(), "01234567.lhc.physics.htcpool");
         assert_eq!(names.identity(Role::CentralManager), "central-manager@lhc.physics.htcpool");
     }

@@ -9,6 +9,7 @@ use super::config::condor_config;
 use super::names::{Names, PORT, Role};
 use super::shadow;
 use crate::api::{GROUP, ManagedPool, ObjectName, PodResources, Quantity, Reclaim};
+use crate::credentials::signing::key_name;
 use crate::key::hex;
 
 pub use pod::{CHECK_CONTAINER, OwnWorker, WorkerKind, WorkerSize};
@@ -29,6 +30,8 @@ pub const MINI_CLUSTER: &str = "htc.cern.ch/mini-cluster";
 pub const NAMESPACE: &str = "htc.cern.ch/worker-of";
 /// Annotation of workers of one HTCJob: its namespace and name.
 pub const MINI_CLUSTER_OF: &str = "htc.cern.ch/mini-cluster-of";
+/// Annotation of workers: generation of the newest signing key when it was made. Its tokens are of that key or of a newer one.
+pub const SIGNING_KEY: &str = "htc.cern.ch/signing-key-generation";
 /// Name of the container with the daemons.
 const CONTAINER: &str = "condor";
 
@@ -41,6 +44,28 @@ pub struct Design<'a> {
     pub spec: &'a ManagedPool,
     /// This operator, which the pods are to let in.
     pub operator: &'a ObjectName,
+    /// The signing keys in use.
+    pub keys: InUse,
+}
+
+/// Generations of the signing keys in use, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InUse {
+    /// Of the newest, which workers are made for: those of older ones are replaced.
+    pub newest: u32,
+    /// Of the oldest that the daemons accept.
+    pub oldest: u32,
+}
+
+impl InUse {
+    /// Those of a pool whose key was never replaced.
+    pub const FIRST: Self = Self { newest: 1, oldest: 1 };
+
+    /// Names of the keys that the daemons accept, separated by blanks.
+    #[must_use]
+    pub fn names(self) -> String {
+        (self.oldest..=self.newest).map(key_name).collect::<Vec<_>>().join(" ")
+    }
 }
 
 /// The image that the workers are containers of.
@@ -293,7 +318,7 @@ mod tests {
         let pool = ObjectName { namespace: "physics".to_owned(), name: "lhc".to_owned() };
         let names = Names::new(&pool, "0123456789").unwrap();
         let operator = ObjectName { namespace: "htc".to_owned(), name: "op".to_owned() };
-        look(&Design { names: &names, spec, operator: &operator });
+        look(&Design { names: &names, spec, operator: &operator, keys: InUse::FIRST });
     }
 
     fn spec() -> ManagedPool {
@@ -381,6 +406,30 @@ mod tests {
         with(&spec, |design| {
             let limits = &design.worker(0, &kind(design, "i"))["spec"]["containers"][0]["resources"]["limits"];
             assert_eq!(limits, &json!({ "cpu": "2", "memory": "2176Mi", "ephemeral-storage": "1536Mi" }));
+        });
+    }
+
+    #[test]
+    fn workers_are_made_for_the_newest_key_and_daemons_for_those_that_they_accept() {
+        with(&spec(), |design| {
+            let of = |newest, oldest| {
+                let design = Design { keys: InUse { newest, oldest }, ..*design };
+                let templates: Vec<Value> =
+                    design.objects().into_iter().map(|object| object["spec"]["template"].clone()).collect();
+                (design.worker_template(&kind(&design, "i")), templates)
+            };
+            let (first, both, alone) = (of(1, 1), of(2, 1), of(2, 2));
+            assert_ne!(first.0, both.0, "workers are replaced");
+            assert_eq!(both.0, alone.0, "once");
+            let accepted = |(_, templates): &(String, Vec<Value>)| -> Vec<String> {
+                let values = templates.iter().map(|pod| &pod["spec"]["initContainers"][0]["env"][0]["value"]);
+                values.filter_map(Value::as_str).map(str::to_owned).collect()
+            };
+            assert_eq!(accepted(&first), ["htcpool"; 2]);
+            assert_eq!(accepted(&both), ["htcpool htcpool-2"; 2]);
+            assert_eq!(accepted(&alone), ["htcpool-2"; 2]);
+            let design = Design { keys: InUse { newest: 2, oldest: 1 }, ..*design };
+            assert_eq!(design.worker(0, &kind(&design, "i"))["metadata"]["annotations"][SIGNING_KEY], "2");
         });
     }
 

@@ -152,6 +152,7 @@ fn of_pool(design: &Design<'_>) -> Shared {
 mod tests {
     use serde_json::json;
 
+    use super::super::objects::InUse;
     use super::*;
     use crate::api::Autoscaling;
     use crate::pools::managed::names::Names;
@@ -192,7 +193,7 @@ mod tests {
     ) -> BTreeMap<Group, Wanted> {
         let names = Names::new(&name("p"), "0123456789").unwrap();
         let operator = name("o");
-        let design = Design { names: &names, spec, operator: &operator };
+        let design = Design { names: &names, spec, operator: &operator, keys: InUse::FIRST };
         let asker = |&(uid, job, work): &(&str, _, _)| Asker { uid: uid.to_owned(), name: name(uid), job, work };
         let jobs: Vec<Asker<'_>> = jobs.iter().map(asker).collect();
         let alive = There { alive: 1, ..There::default() };
@@ -258,7 +259,7 @@ mod tests {
         };
         let goal = |work: Option<Work>, alive: u32| {
             let names = Names::new(&name("p"), "0123456789").unwrap();
-            let design = Design { names: &names, spec: &pool, operator: &name("o") };
+            let design = Design { names: &names, spec: &pool, operator: &name("o"), keys: InUse::FIRST };
             let there = BTreeMap::from([(image.clone(), There { alive, ..There::default() })]);
             demand(work).wanted(&design, &there, 0).unwrap()[&image].goal.wanted()
         };
@@ -266,7 +267,7 @@ mod tests {
         // Nor is it forgotten before why others have ended.
         let asked = |demand: Demand| {
             let names = Names::new(&name("p"), "0123456789").unwrap();
-            demand.asked(&Design { names: &names, spec: &pool, operator: &name("o") })
+            demand.asked(&Design { names: &names, spec: &pool, operator: &name("o"), keys: InUse::FIRST })
         };
         assert_eq!(asked(demand(None)), BTreeSet::from([image.clone()]));
         assert!(asked(demand(Some(Work::default()))).is_empty());

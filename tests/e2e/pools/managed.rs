@@ -6,6 +6,7 @@ mod fenced;
 mod forged;
 mod hostile;
 mod images;
+mod keys;
 mod left;
 mod lost;
 mod mini;
@@ -573,6 +574,11 @@ fn refused(here: &Namespace<'_>) {
         (r#"{"spec":{"managed":{"workers":{"isolation":"None"}}}}"#, "the isolation of the workers cannot be changed"),
         (r#"{"spec":{"managed":{"schedd":{"storage":{"size":"2Gi"}}}}}"#, "the volume of the queue cannot be changed"),
         (r#"{"spec":{"external":{"collector":"c","schedd":"s","credentialsSecretName":"x"}}}"#, "either"),
+        (r#"{"spec":{"managed":{"signingKey":{"generation":0}}}}"#, "generation is a number from 1 to 1000"),
+        (
+            r#"{"spec":{"managed":{"signingKey":{"generation":1,"oldestAccepted":2}}}}"#,
+            "oldestAccepted is larger than generation",
+        ),
         (r#"{"spec":{"managed":null}}"#, "either"),
     ] {
         let error =

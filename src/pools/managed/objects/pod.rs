@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{CONTAINER, Design, IMAGE, MINI_CLUSTER, MINI_CLUSTER_OF, NAMESPACE, TEMPLATE, digest, merge, push};
+use super::{
+    CONTAINER, Design, IMAGE, MINI_CLUSTER, MINI_CLUSTER_OF, NAMESPACE, SIGNING_KEY, TEMPLATE, digest, merge, push,
+};
 use crate::api::{ManagedPool, MiniCluster, ObjectName, Quantity, QuantityError, WorkerTemplate};
 use crate::condor::description::SHARED;
 use crate::credentials::Tenant;
@@ -24,22 +26,28 @@ const MIB: u64 = 1 << 20;
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// HTCondor takes key and token only from files of its own account that nobody else may read. A Secret's files are root's.
-const PREPARE: &str = r"set -eu
+const PREPARE: &str = r#"set -eu
 umask 077
 cd /htcpool/local
 mkdir -p log execute run lock cred spool passwords.d tokens.d
-rm -f tokens.d/token passwords.d/htcpool
+rm -f tokens.d/token passwords.d/htcpool*
+# Kubelet may have an older version of the Secret for a while. Its files are of one version: who has the keys has tokens of them.
+for key in ${SIGNING_KEYS:-}; do
+    until [ -e "/htcpool/secret/$key" ]; do sleep 1; done
+    cp "/htcpool/secret/$key" "passwords.d/$key"
+done
 cp /htcpool/secret/token tokens.d/token
-if [ -e /htcpool/secret/htcpool ]; then cp /htcpool/secret/htcpool passwords.d/htcpool; fi
 chmod 755 log execute run lock spool
 umask 022
 if [ -d /htcpool/spool ]; then mkdir -p /htcpool/spool/spool; fi
 # The folder itself is root's: nobody else may set its times.
 if [ -d /htcpool/tree ]; then cp -R -P -p /htcondor/* /htcpool/tree/; fi
-";
+"#;
 
-/// What runs in the pods of central manager and schedd: the token of a Secret that was written anew comes to HTCondor, which reads it
-/// whenever it authenticates itself. Workers are replaced instead.
+/// What runs in the pods of central manager and schedd: the tokens of a Secret that was written anew come to HTCondor, which reads them
+/// whenever it authenticates itself. Workers are replaced instead. Keys do not come: a daemon goes on to name the keys that it had
+/// (`m_cached_policy_ad` of HTCondor's `condor_secman.cpp`, which 23.9 keeps even when it is told to configure itself anew), and a client that
+/// has tokens of others does not try them. So the pods are made anew for other keys.
 const RENEW: &str = r#"umask 077
 while sleep 30; do
     if [ "$(cat /htcpool/secret/token)" != "$(cat /htcpool/local/tokens.d/token)" ]; then
@@ -186,10 +194,15 @@ impl Design<'_> {
         }
         let mut object = self.object("v1", "Pod", &self.names.worker(number));
         // The name of the Secret has the number.
-        let template = digest(&pod.to_string().replace(&secret, &tenant.to_string()));
+        let mut made_from = pod.to_string().replace(&secret, &tenant.to_string());
+        if self.keys.newest > 1 {
+            made_from.push_str(&self.keys.newest.to_string());
+        }
+        let template = digest(&made_from);
         merge(&mut object["metadata"]["labels"], &pod["metadata"]["labels"]);
         object["metadata"]["annotations"] = json!({
-            TEMPLATE: template, IMAGE: image, DEFAULT_CONTAINER: CONTAINER, "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            TEMPLATE: template, IMAGE: image, DEFAULT_CONTAINER: CONTAINER, SIGNING_KEY: self.keys.newest.to_string(),
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         });
         if let Some(own) = own {
             object["metadata"]["labels"][MINI_CLUSTER] = own.uid.clone().into();
@@ -258,6 +271,9 @@ impl Design<'_> {
             let probe = json!({ "tcpSocket": { "port": CONTAINER }, "periodSeconds": 10, "failureThreshold": 3 });
             container["readinessProbe"] = probe;
         }
+        // Those who check tokens have the keys. With others they are restarted, which ends the sessions of whom they have let in.
+        let accepted =
+            if is_worker { json!([]) } else { json!([{ "name": "SIGNING_KEYS", "value": self.keys.names() }]) };
         let mut volumes = vec![
             json!({
                 "name": "config",
@@ -282,6 +298,7 @@ impl Design<'_> {
                 },
                 "initContainers": [{
                     "name": "prepare", "image": self.spec.image, "command": ["/bin/sh", "-c", prepare],
+                    "env": accepted,
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": prepared,
                     "resources": { "requests": { "cpu": "10m", "memory": "64Mi" }, "limits": { "memory": "256Mi" } },

@@ -1,10 +1,10 @@
 //! A node without a kernel of its own: runs the containers of pods with bubblewrap, as the account and with the files, the environment
 //! and the addresses that their specs say. It plays kubelet, the scheduler and kube-proxy; the controllers are real.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -255,14 +255,8 @@ impl<'a> Node<'a> {
             let place = folder.join(volume["name"].as_str().unwrap());
             let Some(name) = volume["secret"]["secretName"].as_str().filter(|_| place.exists()) else { continue };
             let path = format!("/api/v1/namespaces/{}/secrets", self.namespace);
-            let Some(secret) = self.bed.object(&path, name) else { continue };
-            for (entry, value) in secret["data"].as_object().unwrap() {
-                let (bytes, file) = (decoded(value.as_str().unwrap()), place.join(entry));
-                if fs::read(&file).ok().as_ref() != Some(&bytes) {
-                    let new = place.join(format!(".{entry}"));
-                    Account::unprivileged().write(&new, bytes, 0o440).unwrap();
-                    fs::rename(new, file).unwrap();
-                }
+            if let Some(secret) = self.bed.object(&path, name) {
+                put_secret(&place, &secret);
             }
         }
     }
@@ -382,11 +376,7 @@ impl<'a> Node<'a> {
                 }
             }
             if volume["secret"].is_object() {
-                let secret = get("secrets", &volume["secret"]["secretName"]);
-                for (entry, value) in secret["data"].as_object().unwrap() {
-                    let bytes = decoded(value.as_str().unwrap());
-                    account.write(&place.join(entry), bytes, 0o440).unwrap();
-                }
+                put_secret(&place, &get("secrets", &volume["secret"]["secretName"]));
             }
             volumes.insert(name, place);
         }
@@ -487,6 +477,37 @@ impl<'a> Node<'a> {
             if wanted(&pods) { Ok(pods) } else { Err(names(&pods)) }
         })
         .unwrap()
+    }
+}
+
+/// As kubelet: all entries are of one version of the Secret, which `..data` leads to.
+fn put_secret(place: &Path, secret: &Value) {
+    let entries = secret["data"].as_object().unwrap().iter();
+    let entries: BTreeMap<String, Vec<u8>> =
+        entries.map(|(entry, value)| (entry.clone(), decoded(value.as_str().unwrap()))).collect();
+    let (account, current) = (Account::unprivileged(), place.join("..data"));
+    let listed = fs::read_dir(&current).into_iter().flatten().map(|entry| entry.unwrap());
+    let before: BTreeMap<String, Vec<u8>> =
+        listed.map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())).collect();
+    if before == entries {
+        return;
+    }
+    let version = (1..).map(|number| format!("..{number}")).find(|version| !place.join(version).exists()).unwrap();
+    account.make_dir(&place.join(&version), 0o770).unwrap();
+    for (entry, bytes) in &entries {
+        account.write(&place.join(&version).join(entry), bytes, 0o440).unwrap();
+    }
+    let (old, new) = (fs::read_link(&current), place.join("..new"));
+    symlink(&version, &new).unwrap();
+    fs::rename(new, current).unwrap();
+    for entry in entries.keys().filter(|entry| !before.contains_key(*entry)) {
+        symlink(Path::new("..data").join(entry), place.join(entry)).unwrap();
+    }
+    for entry in before.keys().filter(|entry| !entries.contains_key(*entry)) {
+        fs::remove_file(place.join(entry)).unwrap();
+    }
+    if let Ok(old) = old {
+        fs::remove_dir_all(place.join(old)).unwrap();
     }
 }
 

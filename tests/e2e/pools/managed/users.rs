@@ -84,7 +84,7 @@ fn listed(here: &Namespace<'_>, config: &Path, attributes: &[&str]) -> Vec<Strin
 /// A configuration with the token that the operator makes for a namespace.
 pub fn configured_as(here: &Namespace<'_>, namespace: &str) -> PathBuf {
     let secret = here.kubectl(&["get", "secret", "own-signing-key", "-o", "json"]);
-    let key = SigningKey::of_secret(&serde_json::from_str(&secret).unwrap()).unwrap();
+    let key = SigningKey::of_secret(&serde_json::from_str(&secret).unwrap(), 1).unwrap();
     let uid = super::get(here)["metadata"]["uid"].as_str().unwrap().to_owned();
     let names =
         htc_operator::pools::managed::names::Names::new(&format!("{}/{POOL}", here.name).parse().unwrap(), &uid);
