@@ -5,6 +5,7 @@ mod forged;
 mod hostile;
 mod images;
 mod left;
+mod links;
 mod lost;
 mod mini;
 mod node;
