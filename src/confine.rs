@@ -8,6 +8,7 @@
 
 pub mod job_wrapper;
 mod leftovers;
+mod limits;
 
 use std::ffi::OsString;
 use std::io;
@@ -31,6 +32,9 @@ const KNOWN: ABI = ABI::V6;
 /// The rights to make what is neither a file nor a folder.
 const MAKES_MORE: BitFlags<AccessFs> =
     make_bitflags!(AccessFs::{MakeSym | MakeSock | MakeFifo | MakeChar | MakeBlock | IoctlDev});
+
+/// The rights on a folder of plain files, beside those on the files.
+const PLAIN: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadDir | MakeReg | RemoveFile | RemoveDir | Refer});
 
 /// Exit codes of the step, as a shell has them: the program cannot be started, or is not there.
 const CANNOT_START: u8 = 126;
@@ -60,6 +64,9 @@ struct Confined {
     /// Number of the operator's process. The program ends by SIGKILL when its parent ends, and does not start if the operator has ended.
     #[arg(long)]
     dies_with: Option<u32>,
+    /// It may change resource limits of no process but itself.
+    #[arg(long)]
+    own_limits: bool,
     /// A file or folder that it may read; one that is not there is left out.
     #[arg(long)]
     read: Vec<PathBuf>,
@@ -73,6 +80,10 @@ struct Confined {
     /// The same, but no file moves or is linked into or out of it.
     #[arg(long)]
     logs: Vec<PathBuf>,
+    /// A folder in which it may do everything with files, and make nothing else: no folder, symbolic link, socket, pipe or device.
+    /// None of these may move there either. Files may move between these folders and those of `write`.
+    #[arg(long)]
+    plain: Vec<PathBuf>,
     /// Largest address space, in bytes.
     #[arg(long)]
     memory: Option<u64>,
@@ -112,6 +123,9 @@ impl Confined {
                 Err(error) => return Err(format!("cannot be confined by Landlock: {error}")),
             }
         }
+        if self.own_limits {
+            limits::keep_to_own_limits().map_err(|error| format!("cannot be kept to limits of its own: {error}"))?;
+        }
         for (resource, most) in
             [(Resource::Core, Some(0)), (Resource::Fsize, self.file_size), (Resource::As, self.memory)]
         {
@@ -139,6 +153,7 @@ impl Confined {
         let ruleset = ruleset.add_rules(path_beneath_rules(&self.write, AccessFs::from_all(KNOWN)))?;
         let ruleset = ruleset.add_rules(path_beneath_rules(&self.files, files))?;
         let ruleset = ruleset.add_rules(path_beneath_rules(&self.logs, logs))?;
+        let ruleset = ruleset.add_rules(path_beneath_rules(&self.plain, AccessFs::from_file(KNOWN) | PLAIN))?;
         Ok(ruleset.restrict_self()?.ruleset)
     }
 }
@@ -161,14 +176,15 @@ fn lowered(now: &Rlimit, most: u64) -> Rlimit {
 
 /// The version of Landlock's ABI whose rights on files and whose scopes this kernel has, 0 without any. Version 4 is of the network alone,
 /// and counts as 3; versions that are newer than [`KNOWN`] count as that.
+///
+/// Opens no file: what cannot confine itself for want of a file descriptor is not to go on without.
 fn landlock_version() -> u8 {
     let versions = [(6, ABI::V6), (5, ABI::V5), (3, ABI::V3), (2, ABI::V2), (1, ABI::V1)];
     let has = |(_, abi): &(u8, ABI)| {
         let wanted = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
         let files = wanted.handle_access(AccessFs::from_all(*abi));
         let scopes = Scope::from_all(*abi);
-        let all = files.and_then(|ruleset| if scopes.is_empty() { Ok(ruleset) } else { ruleset.scope(scopes) });
-        all.and_then(Ruleset::create).is_ok()
+        files.and_then(|ruleset| if scopes.is_empty() { Ok(ruleset) } else { ruleset.scope(scopes) }).is_ok()
     };
     versions.into_iter().find(has).map_or(0, |(version, _)| version)
 }
@@ -192,6 +208,20 @@ mod tests {
         for words in [&["--read=", "--", "/bin/true"][..], &["--no-such-word", "--", "/bin/true"], &[]] {
             assert_eq!(step_with(words).1, CANNOT_START, "{words:?}");
         }
+    }
+
+    #[test]
+    fn landlock_is_known_without_a_file_descriptor() {
+        const KNOWN: &str = "HTC_TEST_LANDLOCK";
+        if let Some(known) = std::env::var_os(KNOWN) {
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
+            assert_eq!(OsString::from(landlock_version().to_string()), known);
+            return;
+        }
+        let own = "confine::tests::landlock_is_known_without_a_file_descriptor";
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        let output = again.args(["--exact", own]).env(KNOWN, landlock_version().to_string()).output().unwrap();
+        assert!(kernel_has_landlock() && output.status.success(), "{output:?}");
     }
 
     #[test]

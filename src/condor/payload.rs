@@ -22,6 +22,8 @@ pub const SCRIPT_SH: &str = "script.sh";
 /// File name of what `job.sh` reads.
 pub const PAYLOAD_CONF: &str = "payload.conf";
 
+/// The folder in the scratch directory that `job.sh` has for the payload, and makes if it is not there.
+pub const WORK_FOLDER: &str = ".htc_work";
 /// File name of the token that `job.sh` shows when it reports. It is read and deleted before the payload begins.
 pub const TOKEN: &str = "callback.token";
 
@@ -167,6 +169,12 @@ mod tests {
             assert!(!failure.sentence().is_empty());
         }
         assert!([0, 1, 239, 247, 255].iter().all(|code| PayloadFailure::from_exit_code(*code).is_none()));
+    }
+
+    #[test]
+    fn job_sh_and_rust_agree_about_the_folder_of_the_payload() {
+        assert!(JOB_SH_SOURCE.contains(&format!(" work=$PWD/{WORK_FOLDER}\n")));
+        assert!(JOB_SH_SOURCE.contains(&format!("\n    unset {}\n", crate::confine::job_wrapper::WORK)));
     }
 
     #[test]

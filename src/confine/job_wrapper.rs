@@ -27,6 +27,8 @@ use super::{CANNOT_START, COMMAND, Confined, landlock_version};
 pub const POOL: &str = "/htcpool";
 /// Where each job has a folder.
 pub const EXECUTE: &str = "/htcpool/local/execute";
+/// Variable in the environment of jobs: the name of the folder that their `job.sh` has for the payload. Jobs of an earlier version have none.
+pub const WORK: &str = "HTC_WORK";
 /// Where the wrapper is in the folder of HTCondor's programs.
 pub const LIBEXEC: &str = "usr/libexec/condor";
 /// The version of Landlock's ABI that a job is confined by at least. By the first one, no file could be moved from a folder to another.
@@ -130,8 +132,12 @@ pub fn run(words: &[OsString]) -> Result<u8, NotStarted> {
     command.arg(COMMAND).arg(format!("--dies-with={}", std::process::id()));
     let mut scoped = false;
     if Payloads::here() >= Payloads::FilesOnly {
-        let writes: Vec<PathBuf> = apart_from(&[Path::new(POOL), tree])?.into_iter().chain(own.clone()).collect();
-        command.arg("--landlock").args(writes.iter().map(|path| write(path)));
+        let mut writes = apart_from(&[Path::new(POOL), tree])?;
+        command.args(["--landlock", "--own-limits"]).args(writes.iter().map(|path| option("--write=", path)));
+        if let Some(own) = &own {
+            command.args(of_own_folder(own, &current, std::env::var_os(WORK).as_deref()));
+        }
+        writes.extend(own.clone());
         // The step that the job is started by is a program of the tree.
         let outer = Confined { read: vec![tree.to_owned()], write: writes, ..Confined::default() };
         scoped = outer.restrict_files()? == RulesetStatus::FullyEnforced;
@@ -208,6 +214,25 @@ fn own_folder(current: &Path) -> Option<PathBuf> {
     Some(Path::new(EXECUTE).join(name))
 }
 
+/// What a job may do in the folder that HTCondor has made for it, as options of the step. `work` is the value of [`WORK`].
+///
+/// HTCondor's starter, which is confined by nothing, follows links in `current`, where the job is started, and with a folder in the place
+/// of a stream it gives back no output. The wrapper removes both, but something may end the wrapper before, such as a want of memory. So
+/// no process of a job, `job.sh` included, may make there anything but plain files. In the folder `work`, which HTCondor does not look
+/// into, it may make everything.
+fn of_own_folder(own: &Path, current: &Path, work: Option<&OsStr>) -> Vec<OsString> {
+    let Some(work) = work.filter(|work| Path::new(work).file_name() == Some(work)) else {
+        return vec![option("--write=", own)];
+    };
+    let mut options = vec![option("--read=", own), option("--plain=", current)];
+    let work = current.join(work);
+    // Where it cannot be made, `job.sh` cannot make it either, and says so.
+    if fs::create_dir(&work).is_ok() {
+        options.push(option("--write=", &work));
+    }
+    options
+}
+
 /// All of the file system but for the folders `taken`: what is in `/`, and in each folder that one of them is in.
 fn apart_from(taken: &[&Path]) -> io::Result<Vec<PathBuf>> {
     let (mut apart, mut folders) = (Vec::new(), vec![PathBuf::from("/")]);
@@ -228,8 +253,8 @@ fn apart_from(taken: &[&Path]) -> io::Result<Vec<PathBuf>> {
     Ok(apart)
 }
 
-fn write(path: &Path) -> OsString {
-    [OsStr::new("--write="), path.as_os_str()].into_iter().collect()
+fn option(name: &str, path: &Path) -> OsString {
+    [OsStr::new(name), path.as_os_str()].into_iter().collect()
 }
 
 #[cfg(test)]

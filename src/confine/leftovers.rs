@@ -71,12 +71,17 @@ pub(super) fn remove_links(folder: &Path) -> io::Result<()> {
 }
 
 /// Makes an empty file of each stream that is not there any more in the folder that a job was started in: removed by the job, or as a link.
+/// The same of a stream that the job has made a folder of: with that HTCondor gives back no output either.
 ///
 /// # Errors
 /// One may be missing.
 pub(super) fn restore_streams(folder: &Path) -> io::Result<()> {
     for name in STREAMS {
-        match fs::File::create_new(folder.join(name)) {
+        let stream = folder.join(name);
+        if fs::symlink_metadata(&stream).is_ok_and(|metadata| metadata.is_dir()) {
+            fs::remove_dir_all(&stream)?;
+        }
+        match fs::File::create_new(stream) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             Ok(_) | Err(_) => {}
         }
@@ -175,6 +180,8 @@ mod tests {
         assert_eq!(names(folder.path()), ["file", "scratch"]);
         assert_eq!(names(&scratch), ["file"]);
         fs::write(scratch.join(STREAMS[1]), "kept").unwrap();
+        fs::create_dir(scratch.join(STREAMS[0])).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", scratch.join(STREAMS[0]).join("link")).unwrap();
         restore_streams(&scratch).unwrap();
         assert_eq!(STREAMS.map(|name| fs::read(scratch.join(name)).unwrap()), [Vec::new(), b"kept".to_vec()]);
         assert!(restore_streams(Path::new("/nonexistent")).is_err());

@@ -9,6 +9,9 @@
 
 use std::fmt::Write as _;
 
+use crate::condor::payload::WORK_FOLDER;
+use crate::confine::job_wrapper::WORK;
+
 /// Attributes that name files, programs or what else HTCondor's processes open for a job. This operator has no use for them.
 pub const UNDEFINED: [&str; 45] = [
     "BufferFiles",
@@ -66,7 +69,8 @@ pub const NOWHERE: &str = "/nonexistent";
 ///
 /// Without `WantDelayedUpdates` and the two after it a payload can change its own job's ad by HTCondor's Chirp, or have files of the
 /// access point. By `LimitDirectoryAccess` the job's shadow sends and takes files of the job's spool folder alone, which it adds
-/// itself. A schedd with a `LIMIT_DIRECTORY_ACCESS` of its own uses that instead. The check follows symbolic links, also those that a
+/// itself. The variable is for the wrapper on workers of managed pools: by it, what the job was submitted with decides where it may make links,
+/// and not a file that an earlier run of the payload may have changed. A schedd with a `LIMIT_DIRECTORY_ACCESS` of its own uses that instead. The check follows symbolic links, also those that a
 /// starter creates. It does not see hard links within the spool (tried with 23.9 and 25.14).
 pub(super) fn lines(executable: &str, folder: &str, input: &str) -> String {
     let mut text = format!(
@@ -77,7 +81,7 @@ MY.In = "/dev/null"
 MY.Out = "out"
 MY.Err = "err"
 MY.TransferInput = "{input}"
-MY.Environment = ""
+MY.Environment = "{WORK}={WORK_FOLDER}"
 MY.WantDelayedUpdates = false
 MY.WantIOProxy = false
 MY.WantRemoteUpdates = false

@@ -142,7 +142,8 @@ worker_image() {
 # job's next run. All of this goes before HTCondor looks for output.
 prepare_work() {
     scratch=$PWD work=$PWD/.htc_work
-    mkdir "$work" || cannot_write
+    # On a worker of a managed pool the job's wrapper makes it, and this script may make no folder beside it.
+    [ -d "$work" ] || mkdir "$work" || cannot_write
     trap remove_work EXIT
     mkdir "$work/run" "$work/tmp" "$work/area" || cannot_write
     # HTCondor keeps a file that the next run does not write: an empty one takes the place of this one.
@@ -507,6 +508,8 @@ explain_255() {
 }
 
 main() {
+    # It is for the wrapper.
+    unset HTC_WORK
     callback='' source='' uid='' reporting='' told_to_stop=''
     index=${1:-}
     case $index in

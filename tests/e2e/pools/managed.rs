@@ -8,6 +8,7 @@ mod hostile;
 mod images;
 mod keys;
 mod left;
+mod links;
 mod lost;
 mod mini;
 mod node;

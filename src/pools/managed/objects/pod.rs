@@ -245,7 +245,7 @@ impl Design<'_> {
         ];
         env.extend_from_slice(environment);
         let mount = |name: &str, path: &str| json!({ "name": name, "mountPath": path });
-        let own = if is_worker { ("tree", "/htcpool/tree") } else { ("spool", SPOOL) };
+        let own = if is_worker { ("tree", payload::TREE) } else { ("spool", SPOOL) };
         let readable = |name: &str, path: &str| json!({ "name": name, "mountPath": path, "readOnly": true });
         let secured = json!({
             "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "readOnlyRootFilesystem": !is_worker,

@@ -1,6 +1,7 @@
 //! Payloads and their worker: what they cannot reach of it, and what they leave behind.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::json;
 use testbed::{Version, wait_for};
@@ -17,8 +18,10 @@ on_versions! {
 }
 
 /// What a payload tries: see payload.sh.
-const TRIED: [&str; 10] = [
+const TRIED: [&str; 13] = [
     "token",
+    "log",
+    "claim",
     "neighbour",
     "program",
     "signal-to-startd",
@@ -27,16 +30,20 @@ const TRIED: [&str; 10] = [
     "environment",
     "root",
     "memory",
+    "limit",
     "write",
 ];
-/// Notes which processes there are of a payload before.
-const LOOKS: &str = "for folder in /proc/[0-9]*; do tr '\\0' ' ' <$folder/cmdline 2>/dev/null; echo; done | grep -c '^sleep 424' >>/runs/left || :\n";
+/// Notes which processes there are of a payload before, and whether that one has opened the worker's token to later ones.
+const LOOKS: &str = "cat /htcpool/local/tokens.d/token >/dev/null 2>&1 && echo token >>/runs/left
+    for folder in /proc/[0-9]*; do tr '\\0' ' ' <$folder/cmdline 2>/dev/null; echo; done | grep -c '^sleep 424' >>/runs/left || :\n";
 /// What payloads usually do.
 const HONEST: &str = "set -e
     for folder in \"$TMPDIR\" /tmp /var/tmp; do [ ! -w $folder ] || dd if=/dev/zero of=$folder/large bs=1M count=100 2>/dev/null; done
     rm -f /tmp/large /var/tmp/large
     file=$(mktemp); mkdir -p \"$HOME/a\" b; echo x >\"$HOME/a/x\"; mv \"$HOME/a/x\" b/x; ln b/x hard; mv \"$file\" b/
     cat \"$_CONDOR_JOB_AD\" \"$_CONDOR_MACHINE_AD\" /proc/self/status /proc/meminfo >/dev/null; echo y >/proc/self/comm
+    mkdir c; ln -s ../b/x c/link; [ \"$(cat c/link)\" = x ]; ln c/link same; mv c moved; mkfifo pipe; (echo z >pipe &); [ \"$(cat pipe)\" = z ]
+    cp /bin/busybox busybox; ./busybox true; echo said >/dev/stdout; echo said >>/dev/stderr
     printf '#!/bin/sh\\nexit 0\\n' >own; chmod 755 own; ./own; (sleep 60 & kill $!); echo made >result; mkdir folder; echo made >folder/deep\n";
 
 fn script(name: &str, source: &str) -> serde_json::Value {
@@ -54,6 +61,9 @@ fn runs(here: &Namespace<'_>, name: &str, source: &str) {
 
 /// What the payload of payload.sh could do, while another job is beside it.
 fn tries(here: &Namespace<'_>, node: &Node<'_>) -> Vec<(String, bool)> {
+    let source = bed::checkout().join("tests/e2e/pools/managed/limit.c");
+    let made = Command::new("cc").args(["-static", "-o"]).args([&node.runs.join("limit"), &source]).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
     apply(here, pool(&fixed(1)));
     wait_ready(here, POOL, "Answering");
     let mut neighbour = lasting("neighbour");

@@ -266,6 +266,11 @@ impl<'a> Node<'a> {
         self.scratch.path().join(format!("pod-{}", pod["metadata"]["uid"].as_str().unwrap()))
     }
 
+    /// What the claims of pods have: the schedd's queue and spool.
+    pub fn claims(&self) -> PathBuf {
+        self.scratch.path().join("claims")
+    }
+
     fn has_secrets(&self, pod: &Value) -> bool {
         let volumes = pod["spec"]["volumes"].as_array().unwrap();
         volumes
@@ -354,7 +359,7 @@ impl<'a> Node<'a> {
             let name = volume["name"].as_str().unwrap().to_owned();
             let mut place = folder.join(&name);
             if let Some(claim) = volume["persistentVolumeClaim"]["claimName"].as_str() {
-                place = self.scratch.path().join("claims").join(claim);
+                place = self.claims().join(claim);
             }
             if !place.exists() {
                 fs::create_dir_all(place.parent().unwrap()).unwrap();

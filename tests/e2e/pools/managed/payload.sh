@@ -21,10 +21,14 @@ neighbours() {
     done
     return 1
 }
+# The startd writes there what lets a client claim it: from a glob, whose names depend on its slots.
+claims() { cat /htcpool/local/log/.startd_claim_id* | grep -q .; }
 opens() { : <"$1"; }
 startd=$(pid condor_startd) starter=$(pid condor_starter) master=$(pid condor_master)
 echo "daemons $startd $starter $master" >&2
 try token cat /htcpool/local/tokens.d/token
+try log grep -q . /htcpool/local/log/StartLog
+try claim claims
 try neighbour neighbours
 try program /htcondor/usr/bin/condor_version
 try signal-to-startd kill -CONT "$startd"
@@ -33,7 +37,10 @@ try signal-to-parent kill -CONT "$(pid htc-job-wrapper)"
 try environment cat "/proc/$starter/environ"
 try root ls "/proc/$starter/root/htcpool/local/tokens.d"
 try memory opens "/proc/$startd/mem"
+try limit /runs/limit "$starter" 4 0
 try write touch /htcpool/local/log/here
+# What names the wrapper of jobs: without it HTCondor would start the next one as it is.
+chmod 0 /htcpool/local/wrapper.conf /htcondor/wrapper.conf 2>/dev/null
 (env -i setsid sh -c 'sleep 4242 & sleep 4243' </dev/null >/dev/null 2>&1 &)
 left() {
     for file in /proc/[0-9]*/cmdline; do
