@@ -8,5 +8,7 @@ pub const CONFIG: &str = "/htcpool/config";
 pub const LOCAL: &str = "/htcpool/local";
 /// Folder of what outlives it.
 pub const SPOOL: &str = "/htcpool/spool";
+/// Folder of what the container that prepares a schedd's has found out about the node. The schedd and its shadows have it read-only.
+pub const NODE: &str = "/htcpool/node";
 /// Folder of the Secret, for the container that prepares the others.
 pub const SECRET: &str = "/htcpool/secret";

@@ -4,7 +4,7 @@
 //! `symlink`, `chmod` (`NTreceivers.cpp`, 23.9.6 and 25.13.2). The account of the shadow is that of the schedd, which has the pool's signing
 //! key and the spool folders of all jobs. So the schedd starts [`SCRIPT`] in its place, which gives up all but one job's folders by Landlock.
 
-use super::paths::{CONFIG, LOCAL, SPOOL};
+use super::paths::{CONFIG, LOCAL, NODE, SPOOL};
 use crate::condor::schedd::SHADOWS;
 
 /// What the schedd starts for each run of a job.
@@ -30,7 +30,8 @@ pub(super) enum Shadows {
 /// For the container that prepares the schedd's: tries whether a program can be confined here, and writes what comes of it to a file of the
 /// configuration. An image of an earlier version has no such program.
 ///
-/// Landlock does not keep a shadow from `chmod`. A schedd that cannot open its own files any more can after its pod began anew.
+/// Landlock does not keep a shadow from `chmod`. A schedd that cannot open its own files any more can after its pod began anew. The file of
+/// the configuration is where it cannot be changed: without it, a schedd that configures itself anew would start HTCondor's own shadow.
 pub(super) fn prepare() -> String {
     let (confined, old, none) = (Shadows::Confined, Shadows::ImageTooOld, Shadows::NoLandlock);
     format!(
@@ -43,7 +44,7 @@ elif {CONFINE} --landlock --read=/ --files={LOCAL}/shadow -- /bin/sh -c :; then
     echo 'SHADOW = {CONFIG}/{NAME}'
 else
     echo '{SHADOWS} = "{none}"'
-fi >{LOCAL}/shadow.conf
+fi >{NODE}/shadow.conf
 "#
     )
 }
@@ -58,7 +59,7 @@ SHADOW_STATS_LOG = $(LOCAL_DIR)/shadow/XferStatsLog
 SHADOW_RECONNECT_LOG = $(LOCAL_DIR)/shadow/ShadowReconnectLog
 SHADOW_WORKLIFE = 0
 JOB_EPOCH_HISTORY =
-include ifexist : $(LOCAL_DIR)/shadow.conf
+include ifexist : {NODE}/shadow.conf
 SCHEDD_ATTRS = $(SCHEDD_ATTRS) {SHADOWS}
 "
     )
@@ -110,6 +111,7 @@ mod tests {
             assert!(prepare().contains(&format!("{SHADOWS} = \"{word}\"")), "{word}");
         }
         // What the configuration includes is what the container writes.
-        assert!(prepare().contains(&format!("{LOCAL}/shadow.conf")) && config().contains("$(LOCAL_DIR)/shadow.conf"));
+        let file = format!("{NODE}/shadow.conf");
+        assert!(prepare().contains(&file) && config().contains(&file) && SCRIPT.contains(&format!("--read={file}")));
     }
 }

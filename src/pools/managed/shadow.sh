@@ -25,6 +25,6 @@ exec /htcondor/usr/libexec/condor/htc-confine --landlock \
     --read=/htcondor --read=/usr --read=/bin --read=/lib --read=/lib64 --read=/proc --read=/sys --read=/dev/urandom --read=/dev/random \
     --read=/etc/passwd --read=/etc/group --read=/etc/nsswitch.conf --read=/etc/hosts --read=/etc/host.conf --read=/etc/resolv.conf \
     --read=/etc/gai.conf --read=/etc/services --read=/etc/protocols --read=/etc/localtime --read=/etc/ld.so.cache \
-    --read=/htcpool/config --read=/htcpool/local/shadow.conf --read=/htcpool/local/lock --read=/htcpool/spool/spool/spool_version \
+    --read=/htcpool/config --read=/htcpool/node/shadow.conf --read=/htcpool/local/lock --read=/htcpool/spool/spool/spool_version \
     --write=/dev/null --files="$job" --files="$job.tmp" --files="$job.swap" --logs=/htcpool/local/shadow \
     -- /htcondor/usr/sbin/condor_shadow "$@"

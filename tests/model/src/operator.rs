@@ -312,7 +312,7 @@ impl Model {
     pub fn ask_queue(&self, world: &mut World, op: usize, voice: Voice) -> Option<PendingLook> {
         let objects = world.objects.len();
         let asked_at = world.tick();
-        let empty = || vec![std::sync::Arc::from([]); objects];
+        let empty = || vec![std::sync::Arc::default(); objects];
         let ids_known = self.knows_old_ids(world, op);
         let (birthdate, ads) = match voice {
             Voice::Schedd => (world.schedd.birthdate, world.schedd.ads(objects, ids_known)),

@@ -12,7 +12,7 @@ use crate::credentials::signing::OF_NAMESPACE;
 use crate::pools::managed::config::{RESERVE_MIB, condor_config};
 use crate::pools::managed::groups::Shared;
 use crate::pools::managed::names::{PORT, Role};
-use crate::pools::managed::paths::{CONFIG, LOCAL, RELEASE, SECRET, SPOOL};
+use crate::pools::managed::paths::{CONFIG, LOCAL, NODE, RELEASE, SECRET, SPOOL};
 use crate::pools::managed::{payload, shadow};
 
 /// Debian's `nobody`: HTCondor does not start as a user that is not in passwd, and this one is there in nearly all images.
@@ -286,6 +286,12 @@ impl Design<'_> {
         if is_worker {
             volumes.push(json!({ "name": "tree", "emptyDir": {} }));
         }
+        let mut prepares = vec![readable("secret", SECRET), mount("local", LOCAL), mount(own.0, own.1)];
+        if is_schedd {
+            volumes.push(json!({ "name": "node", "emptyDir": {} }));
+            prepares.push(mount("node", NODE));
+            push(&mut container["volumeMounts"], readable("node", NODE));
+        }
         let mut template = json!({
             "metadata": { "labels": labels, "annotations": { TEMPLATE: digest(&template), DEFAULT_CONTAINER: CONTAINER } },
             "spec": {
@@ -302,7 +308,7 @@ impl Design<'_> {
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": prepared,
                     "resources": { "requests": { "cpu": "10m", "memory": "64Mi" }, "limits": { "memory": "256Mi" } },
-                    "volumeMounts": [readable("secret", SECRET), mount("local", LOCAL), mount(own.0, own.1)],
+                    "volumeMounts": prepares,
                 }],
                 "containers": [container],
                 "volumes": volumes,
