@@ -8,6 +8,12 @@ use super::{Quantity, quantity};
 
 /// A pool that the operator runs: a central manager, a schedd and workers, as pods in the namespace of the HTCPool.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[x_kube(
+    validation = Rule::new("!has(oldSelf.signingKey) || has(self.signingKey)")
+        .message("signingKey cannot be removed: keys that were given up stay so"),
+    validation = Rule::new("has(oldSelf.signingKey) || !has(self.signingKey) || self.signingKey.generation <= 2")
+        .message("raise generation by one at a time: the first key is that of generation 1")
+)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagedPool {
     /// Image with HTCondor, built from the target `htcondor` of the operator's Dockerfile.
@@ -26,7 +32,7 @@ pub struct ManagedPool {
     pub schedd: ScheddPod,
     /// The pods that run jobs.
     pub workers: Workers,
-    /// The key that the pool's tokens are signed with. Default: the first one.
+    /// The key that the pool's tokens are signed with. Default: the first one. Once it is there, this cannot be removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signing_key: Option<SigningKeySpec>,
 }

@@ -1,6 +1,6 @@
 //! Workers whose pods run and that the collector does not name: the startd cannot reach it, or has no token that it takes.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::LazyLock;
 
 use super::groups::Group;
@@ -50,9 +50,9 @@ impl Absences {
         }
     }
 
-    /// The collector names it: it counts again.
-    pub(super) fn is_named(&mut self, uid: &str) {
-        self.absent.remove(uid);
+    /// The collector names it: it counts again. Returns whether it counted as dead.
+    pub(super) fn is_named(&mut self, uid: &str) -> bool {
+        matches!(self.absent.remove(uid), Some(Absence::Dead(_)))
     }
 
     /// An answer is worth nothing. Absence has to last without a gap; what counts as dead stays so.
@@ -63,6 +63,11 @@ impl Absences {
     /// Forgets those whose pods are gone.
     pub(super) fn keep(&mut self, there: &HashSet<String>) {
         self.absent.retain(|uid, _| there.contains(uid));
+    }
+
+    /// Forgets why workers of other groups have died.
+    pub(super) fn keep_groups(&mut self, asked: &BTreeSet<Group>) {
+        self.last.retain(|group, _| asked.contains(group));
     }
 
     pub(super) fn is_dead(&self, uid: &str) -> bool {

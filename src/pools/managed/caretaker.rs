@@ -145,8 +145,15 @@ impl Caretaker {
             Err(error) => return Ok(Err(tries().failed(generation, &error, Instant::now()))),
         };
         tries().went_well();
-        *self.applied.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some((generation, Instant::now(), applied.clone()));
+        let before = self.applied.lock().unwrap_or_else(PoisonError::into_inner).replace((
+            generation,
+            Instant::now(),
+            applied.clone(),
+        ));
+        // Workers are looked at by what is applied.
+        if before.is_none_or(|(of, ..)| of != generation) {
+            self.news.notify_one();
+        }
         Ok(Ok(applied))
     }
 
@@ -241,6 +248,9 @@ impl Caretaker {
             memory.compare(&pods, &self.names, now());
             groups = memory.evidence(&pods, &self.names, &wanted, now());
             plans = scale_pool(&groups, most);
+        } else {
+            // Whether the schedd has a job there is asked only after a new answer of the collector.
+            plans.values_mut().for_each(|plan| plan.discard.clear());
         }
         pace.note(&groups, asked, soon);
         if self.charge.fence.check().is_ok() {
@@ -364,8 +374,7 @@ impl Caretaker {
                 self.delete(pod, true).await?;
             }
         }
-        self.discard(plans, pool, pods).await?;
-        let mut failed = None;
+        let mut failed = self.discard(plans, pool, pods).await.err().map(ApplyError::from);
         for (number, how) in drained {
             let Some(pod) = pod(number) else { continue };
             match self.mark(pod).await {

@@ -2,6 +2,9 @@
 
 use crate::kubernetes::ApiError;
 
+/// Reason where a signing key is gone, or is another one than tokens were made with.
+pub(super) const KEY_MISSING: &str = "SigningKeyMissing";
+
 /// Why a pool is not as it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
@@ -57,7 +60,7 @@ impl ApplyError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NotOurs { .. } => "NameTaken",
-            Self::KeyGone(_) | Self::KeyChanged(_) | Self::NoKey { .. } => "SigningKeyMissing",
+            Self::KeyGone(_) | Self::KeyChanged(_) | Self::NoKey { .. } => KEY_MISSING,
             Self::Api(refused) if refused.code() == Some(403) => "NotPermitted",
             Self::Api(_) | Self::Random(_) | Self::Changed { .. } => "NotMade",
         }

@@ -90,6 +90,8 @@ pub struct Accept {
 pub enum Wait {
     /// The status of the `HTCPool` does not name the new key yet.
     NotNoted,
+    /// The daemons have not been asked yet which keys they accept.
+    NotAsked,
     /// It is not known which keys the daemons accept; why.
     Unknown(String),
     /// The daemons of these roles do not accept the new key yet.
@@ -183,7 +185,7 @@ pub fn next(seen: &Seen<'_>) -> Result<Next, Lost> {
             return Err(Lost::Gone(previous));
         }
         if seen.given.iter().any(|given| given.contains(&previous)) {
-            return Ok(Accept::of(newest, false, Some(unknown())));
+            return Ok(Accept::of(newest, false, Some(Wait::NotAsked)));
         }
         return Ok(if newest < wanted { Next::Make(newest + 1) } else { Accept::of(newest, false, None) });
     }
@@ -194,22 +196,18 @@ pub fn next(seen: &Seen<'_>) -> Result<Next, Lost> {
         if let Some(wait) = overlaps(newest, evidence) {
             return Ok(Accept::of(newest, true, Some(wait)));
         }
-        return Ok(Accept::of(newest, false, Some(unknown())));
+        return Ok(Accept::of(newest, false, Some(Wait::NotAsked)));
     }
     let all_withdrawn = seen.given.iter().all(|given| has(given) == (true, false));
     match still_accepted(newest, previous, evidence) {
         None if all_withdrawn && !seen.given.is_empty() => Ok(Next::Delete(previous)),
-        wait => Ok(Accept::of(newest, false, Some(wait.unwrap_or_else(unknown)))),
+        wait => Ok(Accept::of(newest, false, Some(wait.unwrap_or(Wait::NotAsked)))),
     }
-}
-
-fn unknown() -> Wait {
-    Wait::Unknown("they have not been asked yet".to_owned())
 }
 
 /// Why the old key is needed still. None: nobody needs it.
 fn overlaps(newest: u32, evidence: Option<&Evidence>) -> Option<Wait> {
-    let Some(evidence) = evidence else { return Some(unknown()) };
+    let Some(evidence) = evidence else { return Some(Wait::NotAsked) };
     let accepted = match &evidence.accepted {
         Err(why) => return Some(Wait::Unknown(why.clone())),
         Ok(accepted) => accepted,
@@ -223,7 +221,7 @@ fn overlaps(newest: u32, evidence: Option<&Evidence>) -> Option<Wait> {
 
 /// Who accepts the old key still. None: nobody does, by their own word.
 fn still_accepted(newest: u32, previous: u32, evidence: Option<&Evidence>) -> Option<Wait> {
-    let Some(evidence) = evidence else { return Some(unknown()) };
+    let Some(evidence) = evidence else { return Some(Wait::NotAsked) };
     let accepted = match &evidence.accepted {
         Err(why) => return Some(Wait::Unknown(why.clone())),
         Ok(accepted) => accepted,
@@ -238,6 +236,11 @@ fn still_accepted(newest: u32, previous: u32, evidence: Option<&Evidence>) -> Op
 
 fn roles(accepted: &[(Role, BTreeSet<String>)], which: impl Fn(&BTreeSet<String>) -> bool) -> Vec<Role> {
     accepted.iter().filter(|(_, names)| which(names)).map(|(role, _)| *role).collect()
+}
+
+/// What is to be said where a rotation has not begun, or cannot go on.
+pub(super) fn not_rotated(reason: &'static str, message: String) -> Said {
+    Said { kind: SIGNING_KEY_ROTATED, status: ConditionStatus::False, reason, message }
 }
 
 /// What is to be said of the keys in use.
@@ -255,6 +258,14 @@ pub(super) fn rotation_said(accept: &Accept, names: &Names) -> Said {
         Some(Wait::NotNoted) => {
             no("NewKeyNotAccepted", format!("the signing key of generation {} is made", accept.newest + 1))
         }
+        Some(Wait::NotAsked) if accept.previous => no(
+            "NewKeyNotAccepted",
+            format!("whether the daemons accept the signing key of generation {new} is being asked"),
+        ),
+        Some(Wait::NotAsked) => no(
+            "OldKeyAccepted",
+            format!("whether the daemons refuse the signing key of generation {old} is being asked"),
+        ),
         Some(Wait::Unknown(why)) => {
             let message = format!("it is not known which signing keys the daemons accept: {}", harmless(why, WORDS));
             said(ConditionStatus::Unknown, "DaemonsSilent", message)
@@ -268,7 +279,7 @@ pub(super) fn rotation_said(accept: &Accept, names: &Names) -> Said {
             let more = holders.len().saturating_sub(NAMED);
             let more = if more == 0 { String::new() } else { format!(" and {more} more") };
             let message = format!(
-                "{} with tokens of generation {old}: {first}{more}; workers end after their jobs. To wait no longer: set spec.managed.signingKey.oldestAccepted to {new}",
+                "{} with tokens of generation {old}: {first}{more}; workers end after their jobs, and one that is being deleted on a lost node when the Node is deleted. To wait no longer: set spec.managed.signingKey.oldestAccepted to {new}",
                 holders.len()
             );
             no("OldTokensInUse", message)

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::groups::{Group, Shared};
+use super::rotation::SIGNING_KEY_ROTATED;
 use super::scale::{Answer, Evidence, Plan, Pod, Slot, Worker};
 use super::seen::Memory;
 use super::shadow::Shadows;
@@ -39,7 +40,9 @@ impl Said {
     /// The object says so already. What the message about workers counts is in the status as well.
     pub(super) fn is_told_by(&self, old: &Condition) -> bool {
         let counts = self.kind == WORKERS_READY && self.reason != NAME_TAKEN && self.reason != NOT_JOINING;
-        let words = counts || old.message == self.message;
+        // The words of a tool differ each time.
+        let silent = self.kind == SIGNING_KEY_ROTATED && self.status == ConditionStatus::Unknown;
+        let words = counts || silent || old.message == self.message;
         old.status == self.status && old.reason == self.reason && words
     }
 }
@@ -78,7 +81,7 @@ pub(super) fn own_said(evidence: Option<&Evidence>, lack: Option<&str>) -> MiniC
     let fails = evidence.is_some_and(|evidence| evidence.deaths.is_hopeless());
     let message = lack
         .or(fails.then_some("they end shortly after they begin"))
-        .map(|why| harmless(&format!("its workers cannot be made: {why}; it is tried again after pauses"), 1000));
+        .map(|why| harmless(&format!("its workers cannot be had: {why}; it is tried again after pauses"), 1000));
     MiniClusterStatus { workers: replicas, ready, busy, message }
 }
 

@@ -138,9 +138,10 @@ impl Memory {
         let is_named = |pod: &&Arc<KubePod>| startds.startds.contains_key(&who(pod, names));
         let (joined, missing): (Vec<_>, Vec<_>) = running.partition(is_named);
         for pod in joined {
-            self.absences.is_named(&pod.uid().unwrap_or_default());
+            let was_dead = self.absences.is_named(&pod.uid().unwrap_or_default());
             if lived(pod, now) >= TOO_SOON {
-                self.has_stayed(&group_of(pod));
+                let began = if was_dead { now } else { now.saturating_sub(lived(pod, now)) };
+                self.has_stayed(&group_of(pod), began);
             }
         }
         for pod in missing {
@@ -153,8 +154,12 @@ impl Memory {
         }
     }
 
-    /// A worker of this group has.
-    fn has_stayed(&mut self, group: &Group) {
+    /// A worker of this group has, which began then. That others do not join is not forgotten for one that was there before.
+    fn has_stayed(&mut self, group: &Group, began: i64) {
+        let before = |deaths: &Deaths| began < deaths.last;
+        if self.absences.last(group).is_some() && self.deaths.get(group).is_some_and(before) {
+            return;
+        }
         self.deaths.remove(group);
         self.absences.forget_last(group);
         if self.lacks.remove(group).is_some() && self.lacks.is_empty() {
@@ -200,6 +205,7 @@ impl Memory {
     pub(super) fn keep(&mut self, asked: &BTreeSet<Group>) {
         self.deaths.retain(|group, _| asked.contains(group));
         self.lacks.retain(|group, _| asked.contains(group));
+        self.absences.keep_groups(asked);
     }
 
     /// What is known of each group that there are workers of, or were.
@@ -250,6 +256,8 @@ impl Memory {
         for pod in pods {
             let (uid, group) = (pod.uid().unwrap_or_default(), group_of(pod));
             match state(pod) {
+                // Who has deleted it has ended it.
+                Pod::Ended if pod.metadata.deletion_timestamp.is_some() => {}
                 Pod::Ended if self.ended.insert(uid.clone()) => {
                     let counted = self.drained.contains(&uid) || self.absences.is_dead(&uid);
                     if !counted && exit_code(pod) != Some(IN_ORDER) && lived(pod, now) < TOO_SOON {

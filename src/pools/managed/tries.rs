@@ -43,6 +43,11 @@ impl Tries {
         why
     }
 
+    /// Why the last one failed, if none has gone well since.
+    pub(super) fn last(&self) -> Option<NotMade> {
+        self.0.as_ref().map(|failed| failed.why.clone())
+    }
+
     pub(super) fn went_well(&mut self) {
         self.0 = None;
     }

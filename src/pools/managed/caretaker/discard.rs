@@ -29,8 +29,8 @@ impl Caretaker {
             let name = pod.name_any();
             match pool.schedd.has_job_on(&self.names.startd(&name)).await {
                 Ok(false) => {
-                    tracing::warn!("worker {name} has not joined HTCondor, and has no job: it is deleted");
                     self.delete(pod, false).await?;
+                    tracing::warn!("worker {name} has not joined HTCondor, and has no job: it is deleted");
                 }
                 Ok(true) => tracing::debug!("worker {name} is not known to the collector, and has a job: it stays"),
                 Err(unknown) => {

@@ -5,18 +5,19 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod as KubePod;
-use kube::ResourceExt as _;
+use kube::{Resource as _, ResourceExt as _};
 
 use super::{Caretaker, now};
-use crate::api::{ConditionStatus, HTCPool, ManagedPool};
+use crate::api::{HTCPool, ManagedPool};
 use crate::credentials::signing::{SigningKey, key_name};
+use crate::kubernetes::ApiError;
 use crate::machine::facts::Unknown;
 use crate::pools::Pool;
 use crate::pools::managed::apply::Applied;
-use crate::pools::managed::error::ApplyError;
+use crate::pools::managed::error::{ApplyError, KEY_MISSING};
 use crate::pools::managed::names::Role;
 use crate::pools::managed::objects::{Design, InUse, SIGNING_KEY};
-use crate::pools::managed::rotation::{Evidence, Known, SIGNING_KEY_ROTATED, Wait, Wish, rotation_said};
+use crate::pools::managed::rotation::{Accept, Evidence, Known, Wait, Wish, not_rotated, rotation_said};
 use crate::pools::managed::said::Said;
 use crate::pools::managed::seen::Memory;
 
@@ -44,6 +45,22 @@ impl Caretaker {
         self.applier.signing_keys(&self.names, &generations).await
     }
 
+    /// What is to be said of the keys, if these are in use.
+    fn key_said(&self, spec: &ManagedPool, accept: &Accept) -> Said {
+        let is_wished = Wish::of(spec).generation > accept.newest;
+        let failed = self.tries.lock().unwrap_or_else(PoisonError::into_inner).last();
+        // What else cannot be written is no matter of the keys.
+        let failed = failed.filter(|(reason, _)| is_wished || accept.waits.is_some() || *reason == KEY_MISSING);
+        match failed {
+            Some((reason, message)) => not_rotated(reason, message),
+            None if is_wished && accept.waits.is_none() => {
+                let message = format!("the signing key of generation {} is not made yet", accept.newest + 1);
+                not_rotated("NewKeyNotAccepted", message)
+            }
+            None => rotation_said(accept, &self.names),
+        }
+    }
+
     /// Takes the next step of a rotation that is under way; what is to be said of it.
     pub(super) async fn rotate(
         &self,
@@ -53,30 +70,45 @@ impl Caretaker {
         pods: &[Arc<KubePod>],
         memory: &Memory,
     ) -> Said {
+        if let Err(error) = self.end_given_up(Wish::of(design.spec).oldest.min(applied.accept.newest), pods).await
+            && !error.is_fence_closed()
+        {
+            tracing::warn!(%error, "a worker with a token of a signing key that was given up is not deleted; it is tried again");
+        }
         let pause = match applied.accept.waits {
-            None => return rotation_said(&applied.accept, &self.names),
+            None => return self.key_said(design.spec, &applied.accept),
             // The longest job decides.
             Some(Wait::OldTokens(_)) => PAUSE.max(self.charge.intervals.0),
             Some(_) => PAUSE,
         };
-        if self
-            .applied
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_ref()
-            .is_some_and(|(_, at, _)| at.elapsed() < pause)
-        {
-            return rotation_said(&applied.accept, &self.names);
+        let generation = object.meta().generation.unwrap_or_default();
+        let tries = || self.tries.lock().unwrap_or_else(PoisonError::into_inner);
+        let stepped_at = self.applied.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(_, at, _)| *at);
+        if stepped_at.is_some_and(|at| at.elapsed() < pause) || tries().waits(generation, Instant::now()).is_some() {
+            return self.key_said(design.spec, &applied.accept);
         }
-        let stepped = self.step(object, (design, applied), pool, pods, memory).await;
-        match stepped {
-            Ok(applied) => rotation_said(&applied.accept, &self.names),
+        match self.step(object, (design, applied.clone()), pool, pods, memory).await {
+            Ok(applied) => {
+                tries().went_well();
+                self.key_said(design.spec, &applied.accept)
+            }
+            // The next leader takes it.
+            Err(ApplyError::Api(error)) if error.is_fence_closed() => self.key_said(design.spec, &applied.accept),
             Err(error) => {
                 tracing::warn!(%error, "the signing key is not replaced; it is tried again");
-                let (kind, reason, message) = (SIGNING_KEY_ROTATED, error.reason(), error.to_string());
-                Said { kind, status: ConditionStatus::False, reason, message }
+                let (reason, message) = tries().failed(generation, &error, Instant::now());
+                not_rotated(reason, message)
             }
         }
+    }
+
+    /// Deletes workers whose tokens are of keys that the `HTCPool` has given up: their jobs start again elsewhere.
+    async fn end_given_up(&self, oldest: u32, pods: &[Arc<KubePod>]) -> Result<(), ApiError> {
+        for pod in pods.iter().filter(|pod| generation(pod) < oldest && pod.metadata.deletion_timestamp.is_none()) {
+            self.delete(pod, false).await?;
+            tracing::warn!("worker {} is deleted: its token is of a signing key that was given up", pod.name_any());
+        }
+        Ok(())
     }
 
     async fn step(
@@ -90,15 +122,16 @@ impl Caretaker {
         let newest = applied.accept.newest;
         let old = self.old_tokens(newest, pool, pods, memory).await;
         let evidence = Evidence { newest, accepted: accepted(pool).await.map_err(|unknown| unknown.message), old };
-        let known = Known::of(object.status.as_ref());
-        let applied = self.applier.apply(design, known.as_ref(), Some(&evidence), now()).await?;
-        // Before their jobs have ended only if the HTCPool has given their key up.
-        let oldest = Wish::of(design.spec).oldest.min(applied.accept.newest);
-        for pod in pods.iter().filter(|pod| generation(pod) < oldest && pod.metadata.deletion_timestamp.is_none()) {
-            tracing::warn!("worker {} is deleted: its token is of a signing key that was given up", pod.name_any());
-            self.delete(pod, false).await?;
+        // HTCondor was asked meanwhile: what the HTCPool says by now is applied by who has seen it first.
+        let current = Arc::clone(&self.object.lock().unwrap_or_else(PoisonError::into_inner));
+        if current.meta().generation != object.meta().generation {
+            return Ok(applied);
         }
-        if let Some(before) = &mut *self.applied.lock().unwrap_or_else(PoisonError::into_inner) {
+        let known = Known::of(current.status.as_ref());
+        let applied = self.applier.apply(design, known.as_ref(), Some(&evidence), now()).await?;
+        if let Some(before) = &mut *self.applied.lock().unwrap_or_else(PoisonError::into_inner)
+            && Some(before.0) == object.meta().generation
+        {
             (before.1, before.2) = (Instant::now(), applied.clone());
         }
         Ok(applied)
@@ -114,6 +147,7 @@ impl Caretaker {
         // Of these it is not seen yet what they have.
         let made = memory.made.not_in(pods, &self.names).map(|made| self.names.worker(made.number()));
         let mut old: Vec<String> = old.chain(made).collect();
+        old.sort_unstable();
         if !pool.credentials.have_tokens_of(&key_name(newest)).await {
             old.push("this operator".to_owned());
         }

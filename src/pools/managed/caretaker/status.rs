@@ -32,7 +32,9 @@ impl Caretaker {
         let signing_key = self.applied().map(|applied| applied.signing_key).or_else(|| Known::of(Some(&status)));
         let workers = WorkersStatus { selector: shared_selector(&self.names), ..counts.clone() };
         let old = |said: &Said| status.conditions.iter().find(|condition| condition.type_ == said.kind);
-        let told = |said: &Said| old(said).is_some_and(|old| said.is_told_by(old));
+        let told = |said: &Said| {
+            old(said).is_some_and(|old| said.is_told_by(old) && old.observed_generation == object.meta().generation)
+        };
         if said.iter().all(told) && status.workers.as_ref() == Some(&workers) && Known::of(Some(&status)) == signing_key
         {
             return Ok(());

@@ -31,10 +31,15 @@ umask 077
 cd /htcpool/local
 mkdir -p log execute run lock cred spool passwords.d tokens.d
 rm -f tokens.d/token passwords.d/htcpool*
-# Kubelet may have an older version of the Secret for a while. Its files are of one version: who has the keys has tokens of them.
+# Kubelet may have an older version of the Secret for a while. Its files are of one version: who has the newest key, the last one here, has
+# tokens of it. An older one that is not there beside it has been withdrawn.
+newest=
+for key in ${SIGNING_KEYS:-}; do newest=$key; done
+if [ -n "$newest" ]; then
+    until [ -e "/htcpool/secret/$newest" ]; do sleep 1; done
+fi
 for key in ${SIGNING_KEYS:-}; do
-    until [ -e "/htcpool/secret/$key" ]; do sleep 1; done
-    cp "/htcpool/secret/$key" "passwords.d/$key"
+    if [ -e "/htcpool/secret/$key" ]; then cp "/htcpool/secret/$key" "passwords.d/$key"; fi
 done
 cp /htcpool/secret/token tokens.d/token
 chmod 755 log execute run lock spool

@@ -148,6 +148,34 @@ fn one_that_never_joins_is_replaced_after_a_pause_and_deleted_when_another_answe
 }
 
 #[test]
+fn one_that_never_joins_is_not_forgotten_for_one_that_was_there_before() {
+    let mut memory = Memory::default();
+    let answer = |memory: &mut Memory, after: i64, named: &[(&str, bool, bool)]| {
+        memory.take_in(Ok(startds(5000, named)), NOW + after);
+        memory.compare(&[runs(0), runs(1)], &names(), NOW + after);
+    };
+    for after in [0, 300, 301] {
+        answer(&mut memory, after, &[("u-1", true, false)]);
+    }
+    assert_eq!(memory.not_joined(&image("i")), Some("p-worker-0"));
+    assert_eq!(memory.deaths[&image("i")].count, 1);
+    // Nobody asks for workers of this image any more.
+    memory.keep(&BTreeSet::new());
+    assert_eq!(memory.not_joined(&image("i")), None);
+}
+
+#[test]
+fn a_worker_that_is_deleted_has_not_died() {
+    let mut memory = Memory::default();
+    let mut deleted = (*pod(0, "Failed", &ended(5, 137))).clone();
+    let at = deleted.metadata.creation_timestamp.clone();
+    deleted.metadata.deletion_timestamp =
+        at.or(Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH)));
+    memory.notice(&[Arc::new(deleted)], NOW);
+    assert!(memory.deaths.is_empty() && !memory.has_lacks());
+}
+
+#[test]
 fn a_worker_is_not_given_up_while_the_collector_may_not_know_it() {
     let mut memory = Memory::default();
     look(&mut memory, 0, startds(5000, &[]));
