@@ -88,8 +88,8 @@ fn it_is_replaced_while_jobs_run(version: Version) {
             assert_eq!(given(&here), [both(), both()]);
             here.bed.kube.apply_stdin(&secret).unwrap();
             wait_ready(&here, POOL, "Answering");
+            wait_condition(&here, POOL, ROTATED, "OldTokensInUse");
         }
-        wait_condition(&here, POOL, ROTATED, "OldTokensInUse");
         assert_eq!(refused(node), Vec::<String>::new(), "each was let in until now");
         for (config, at) in [(&old[0], "schedd"), (&old[1], "schedd"), (&old[1], "collector")] {
             assert!(lets_in(&here, config, at), "the overlap has not ended: {at}");
