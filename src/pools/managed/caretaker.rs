@@ -250,7 +250,9 @@ impl Caretaker {
             plans = scale_pool(&groups, most);
         } else {
             // Whether the schedd has a job there is asked only after a new answer of the collector.
-            plans.values_mut().for_each(|plan| plan.discard.clear());
+            for plan in plans.values_mut() {
+                plan.discard.clear();
+            }
         }
         pace.note(&groups, asked, soon);
         if self.charge.fence.check().is_ok() {

@@ -108,8 +108,12 @@ fn what_is_forged_elsewhere_is_none_of_it(version: Version) {
         there.pods().iter().any(|pod| pod["metadata"]["name"].as_str().unwrap().starts_with("other-"))
     })
     .unwrap();
-    let seen = here.get("sums");
-    assert_eq!(counts(&seen), [2, 0, 0], "{seen:#}");
+    // Counts wait for their next change.
+    wait_for("the counts of its own Pods", PATIENCE, || {
+        let seen = here.get("sums");
+        if counts(&seen) == [2, 0, 0] { Ok(()) } else { Err(format!("{seen:#}")) }
+    })
+    .unwrap();
     stage.bed.front();
     let proc = here.proc("sums-0");
     assert!(own.contains(&proc["status"]["id"]) && proc["status"]["exitCode"].is_null(), "{proc:#}");

@@ -291,10 +291,10 @@ impl Design<'_> {
         if is_worker {
             volumes.push(json!({ "name": "tree", "emptyDir": {} }));
         }
-        let mut prepares = vec![readable("secret", SECRET), mount("local", LOCAL), mount(own.0, own.1)];
+        let mut folders = vec![readable("secret", SECRET), mount("local", LOCAL), mount(own.0, own.1)];
         if is_schedd {
             volumes.push(json!({ "name": "node", "emptyDir": {} }));
-            prepares.push(mount("node", NODE));
+            folders.push(mount("node", NODE));
             push(&mut container["volumeMounts"], readable("node", NODE));
         }
         let mut template = json!({
@@ -313,7 +313,7 @@ impl Design<'_> {
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": prepared,
                     "resources": { "requests": { "cpu": "10m", "memory": "64Mi" }, "limits": { "memory": "256Mi" } },
-                    "volumeMounts": prepares,
+                    "volumeMounts": folders,
                 }],
                 "containers": [container],
                 "volumes": volumes,
