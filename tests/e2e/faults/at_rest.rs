@@ -127,7 +127,7 @@ impl Stuck {
         here.wait_pods("workers", |pods| {
             pods.iter().any(|pod| pod["metadata"]["labels"]["htc.cern.ch/role"] == "worker")
         });
-        self.make_pods(here);
+        Self::make_pods(here);
         for (name, kind, status, reason) in SAYS {
             if *kind == "QuotaReserved" {
                 wait_quota(here, name, status, reason);
@@ -156,7 +156,7 @@ impl Stuck {
     }
 
     /// Those whose jobs are Pods.
-    fn make_pods(&self, here: &Namespace<'_>) {
+    fn make_pods(here: &Namespace<'_>) {
         let of_htcjob = |name: &str| {
             let uid = here.uid(name);
             here.wait_pods(&format!("that of {name}"), |pods| pods.iter().any(|pod| is_of(pod, &uid)));
@@ -226,7 +226,7 @@ impl Window {
 
     /// Each pool is asked once each interval, whatever is stuck there, and what is tried again is so after pauses.
     fn assert_paced(&self, stuck: &Stuck) {
-        let (took, log) = (self.began.elapsed().as_secs_f64(), stuck.site.bed.log());
+        let (seconds, log) = (self.began.elapsed().as_secs_f64(), stuck.site.bed.log());
         let mut tools: BTreeMap<(&str, &str), f64> = BTreeMap::new();
         for line in log[self.logged..].lines() {
             let Some((place, tool)) = line.split_once(" a tool has ended tool=\"") else { continue };
@@ -242,15 +242,18 @@ impl Window {
             *reads.entry(asked.to_string()).or_default() += 1.0;
         }
         let looks = u32::try_from(log[self.logged..].matches("looks at the workers").count()).unwrap();
-        println!("in {took:.0} s: {tools:?}; {looks} looks at workers; {reads:#?}");
+        println!("in {seconds:.0} s: {tools:?}; {looks} looks at workers; {reads:#?}");
         // A look takes two condor_status at most, of the collector as of the schedd.
-        let most = (took / INTERVAL.as_secs_f64() + 2.0) * 4.0;
+        let most = (seconds / INTERVAL.as_secs_f64() + 2.0) * 4.0;
         for ((pool, tool), count) in &tools {
-            assert!(*count <= most, "{count} {tool} in {took:.0} s in pool {pool:?}: {tools:?}");
+            assert!(*count <= most, "{count} {tool} in {seconds:.0} s in pool {pool:?}: {tools:?}");
         }
-        assert!(f64::from(looks) <= took / INTERVAL.as_secs_f64() + 2.0, "{looks} looks at workers in {took:.0} s");
+        assert!(
+            f64::from(looks) <= seconds / INTERVAL.as_secs_f64() + 2.0,
+            "{looks} looks at workers in {seconds:.0} s"
+        );
         for (path, count) in &reads {
-            assert!(*count <= took / 2.0, "{count} × {path} in {took:.0} s");
+            assert!(*count <= seconds / 2.0, "{count} × {path} in {seconds:.0} s");
         }
     }
 }

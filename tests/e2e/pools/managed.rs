@@ -505,7 +505,9 @@ fn one_secret_is_anothers(here: &Namespace<'_>, foreign: &str) {
         })
         .unwrap();
     };
-    others.iter().for_each(|name| wait_owned(name));
+    for name in &others {
+        wait_owned(name);
+    }
     here.remove("secret", foreign);
     wait_owned(foreign);
     wait_condition(here, POOL, "WorkersReady", "CollectorSilent");

@@ -497,7 +497,7 @@ fn put_secret(place: &Path, secret: &Value) {
     if before == entries {
         return;
     }
-    let version = (1..).map(|number| format!("..{number}")).find(|version| !place.join(version).exists()).unwrap();
+    let version = (1..1000).map(|number| format!("..{number}")).find(|version| !place.join(version).exists()).unwrap();
     account.make_dir(&place.join(&version), 0o770).unwrap();
     for (entry, bytes) in &entries {
         account.write(&place.join(&version).join(entry), bytes, 0o440).unwrap();
