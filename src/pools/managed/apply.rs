@@ -19,7 +19,7 @@ use super::rotation::{Accept, Evidence, Known, Lost, Next, Seen, Wish, next};
 use crate::credentials::Tenant;
 use crate::credentials::signing::{Good, Right, SigningKey, generation_of, tokens};
 use crate::failpoint::{Point, around};
-use crate::kubernetes::{MANAGER, limited};
+use crate::kubernetes::{MANAGER, limited, unless_changed};
 
 /// Annotation of Secrets with tokens: which keys have signed them, the newest first.
 const SIGNED_BY: &str = "htc.cern.ch/signing-key";
@@ -133,14 +133,10 @@ impl Applier {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &names.pool.namespace);
         let parameters = DeleteParams::default();
         let request = api.delete(&name, &parameters);
-        match limited("delete the Secret", &name, request).await {
-            Ok(_) => {
-                tracing::info!("no daemon accepts tokens of the signing key in Secret {name}: it is deleted");
-                Ok(())
-            }
-            Err(error) if error.code() == Some(404) => Ok(()),
-            Err(error) => Err(error.into()),
+        if unless_changed(limited("delete the Secret", &name, request).await)? {
+            tracing::info!("no daemon accepts tokens of the signing key in Secret {name}: it is deleted");
         }
+        Ok(())
     }
 
     /// Generations of the keys in the Secrets of the daemons that accept tokens.

@@ -9,13 +9,11 @@ use std::collections::BTreeSet;
 
 use super::names::{Names, Role};
 use super::objects::InUse;
-use super::said::Said;
+use super::said::{SIGNING_KEY_ROTATED, Said};
 use crate::api::text::{WORDS, harmless};
 use crate::api::{ConditionStatus, HTCPoolStatus, ManagedPool};
 use crate::credentials::signing::{SigningKey, key_name};
 
-/// Type of the condition about the signing key.
-pub(super) const SIGNING_KEY_ROTATED: &str = "SigningKeyRotated";
 /// Most holders of old tokens that a message names.
 const NAMED: usize = 5;
 
@@ -205,31 +203,32 @@ pub fn next(seen: &Seen<'_>) -> Result<Next, Lost> {
     }
 }
 
-/// Why the old key is needed still. None: nobody needs it.
-fn overlaps(newest: u32, evidence: Option<&Evidence>) -> Option<Wait> {
-    let Some(evidence) = evidence else { return Some(Wait::NotAsked) };
-    let accepted = match &evidence.accepted {
-        Err(why) => return Some(Wait::Unknown(why.clone())),
-        Ok(accepted) => accepted,
+/// Which keys the daemons of each role accept: at least the newest one.
+fn accepted(newest: u32, evidence: Option<&Evidence>) -> Result<&[(Role, BTreeSet<String>)], Wait> {
+    let accepted = match evidence.map(|evidence| &evidence.accepted) {
+        None => return Err(Wait::NotAsked),
+        Some(Err(why)) => return Err(Wait::Unknown(why.clone())),
+        Some(Ok(accepted)) => accepted,
     };
     let lacking = roles(accepted, |names| !names.contains(&key_name(newest)));
-    if !lacking.is_empty() {
-        return Some(Wait::NotAccepted(lacking));
+    if lacking.is_empty() { Ok(accepted) } else { Err(Wait::NotAccepted(lacking)) }
+}
+
+/// Why the old key is needed still. None: nobody needs it.
+fn overlaps(newest: u32, evidence: Option<&Evidence>) -> Option<Wait> {
+    if let Err(wait) = accepted(newest, evidence) {
+        return Some(wait);
     }
-    (!evidence.old.is_empty()).then(|| Wait::OldTokens(evidence.old.clone()))
+    let old = evidence.map(|evidence| &evidence.old).filter(|old| !old.is_empty())?;
+    Some(Wait::OldTokens(old.clone()))
 }
 
 /// Who accepts the old key still. None: nobody does, by their own word.
 fn still_accepted(newest: u32, previous: u32, evidence: Option<&Evidence>) -> Option<Wait> {
-    let Some(evidence) = evidence else { return Some(Wait::NotAsked) };
-    let accepted = match &evidence.accepted {
-        Err(why) => return Some(Wait::Unknown(why.clone())),
+    let accepted = match accepted(newest, evidence) {
+        Err(wait) => return Some(wait),
         Ok(accepted) => accepted,
     };
-    let lacking = roles(accepted, |names| !names.contains(&key_name(newest)));
-    if !lacking.is_empty() {
-        return Some(Wait::NotAccepted(lacking));
-    }
     let still = roles(accepted, |names| names.contains(&key_name(previous)));
     (!still.is_empty()).then_some(Wait::StillAccepted(still))
 }

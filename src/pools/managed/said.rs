@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::groups::{Group, Shared};
-use super::rotation::SIGNING_KEY_ROTATED;
 use super::scale::{Answer, Evidence, Plan, Pod, Slot, Worker};
 use super::seen::Memory;
 use super::shadow::Shadows;
@@ -22,6 +21,8 @@ pub(super) const IMAGES_USABLE: &str = "ImagesUsable";
 pub(super) const SHADOWS_CONFINED: &str = "ShadowsConfined";
 /// Type of the condition about what the workers' jobs are confined by.
 pub(super) const PAYLOADS_CONFINED: &str = "PayloadsConfined";
+/// Type of the condition about the signing key.
+pub(super) const SIGNING_KEY_ROTATED: &str = "SigningKeyRotated";
 /// Reason of [`WORKERS_READY`]: Secrets have the names of workers' and are not the pool's.
 const NAME_TAKEN: &str = "NameTaken";
 /// Most workers that a message names.
@@ -39,7 +40,7 @@ pub(super) struct Said {
 impl Said {
     /// The object says so already. What the message about workers counts is in the status as well.
     pub(super) fn is_told_by(&self, old: &Condition) -> bool {
-        let counts = self.kind == WORKERS_READY && self.reason != NAME_TAKEN && self.reason != NOT_JOINING;
+        let counts = self.kind == WORKERS_READY && ![NAME_TAKEN, NOT_JOINING].contains(&self.reason);
         // The words of a tool differ each time.
         let silent = self.kind == SIGNING_KEY_ROTATED && self.status == ConditionStatus::Unknown;
         let words = counts || silent || old.message == self.message;
@@ -325,11 +326,7 @@ mod tests {
         assert!(names("p-worker-7") && names("(4 so far)") && names("StartLog"), "{}", said.message);
         assert_eq!(one(group(1, &[absent, busy], Answer::Known), &memory).reason, "AsWanted");
         assert_eq!(images_said(&memory).reason, "NoneFails");
-        let mut old: Condition = serde_json::from_value(serde_json::json!({
-            "type": WORKERS_READY, "status": "False", "reason": "NotJoining", "message": said.message,
-            "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }))
-        .unwrap();
+        let mut old = old(&said);
         assert!(said.is_told_by(&old));
         old.message = "the worker p-worker-6".to_owned();
         assert!(!said.is_told_by(&old), "it is another worker");
