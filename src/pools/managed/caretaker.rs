@@ -7,7 +7,7 @@ mod rotation;
 mod status;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -109,6 +109,10 @@ impl Caretaker {
         &self.names
     }
 
+    fn tries(&self) -> MutexGuard<'_, Tries> {
+        self.tries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Sees to it that all objects but the workers are there, and are as the `HTCPool` says now.
     /// Else why not; or an error if this operator may not write.
     pub(in crate::pools) async fn see_to(
@@ -132,8 +136,7 @@ impl Caretaker {
         {
             return Ok(Ok(applied));
         }
-        let tries = || self.tries.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(why) = tries().waits(generation, Instant::now()) {
+        if let Some(why) = self.tries().waits(generation, Instant::now()) {
             return Ok(Err(why));
         }
         let known = Known::of(object.status.as_ref());
@@ -142,9 +145,9 @@ impl Caretaker {
             Ok(applied) => applied,
             // No try of this operator's.
             Err(ApplyError::Api(error)) if error.is_fence_closed() => return Err(error),
-            Err(error) => return Ok(Err(tries().failed(generation, &error, Instant::now()))),
+            Err(error) => return Ok(Err(self.tries().failed(generation, &error, Instant::now()))),
         };
-        tries().went_well();
+        self.tries().went_well();
         let before = self.applied.lock().unwrap_or_else(PoisonError::into_inner).replace((
             generation,
             Instant::now(),

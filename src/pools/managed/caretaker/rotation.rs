@@ -48,7 +48,7 @@ impl Caretaker {
     /// What is to be said of the keys, if these are in use.
     fn key_said(&self, spec: &ManagedPool, accept: &Accept) -> Said {
         let is_wished = Wish::of(spec).generation > accept.newest;
-        let failed = self.tries.lock().unwrap_or_else(PoisonError::into_inner).last();
+        let failed = self.tries().last();
         // What else cannot be written is no matter of the keys.
         let failed = failed.filter(|(reason, _)| is_wished || accept.waits.is_some() || *reason == KEY_MISSING);
         match failed {
@@ -82,21 +82,21 @@ impl Caretaker {
             Some(_) => PAUSE,
         };
         let generation = object.meta().generation.unwrap_or_default();
-        let tries = || self.tries.lock().unwrap_or_else(PoisonError::into_inner);
         let stepped_at = self.applied.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(_, at, _)| *at);
-        if stepped_at.is_some_and(|at| at.elapsed() < pause) || tries().waits(generation, Instant::now()).is_some() {
+        if stepped_at.is_some_and(|at| at.elapsed() < pause) || self.tries().waits(generation, Instant::now()).is_some()
+        {
             return self.key_said(design.spec, &applied.accept);
         }
         match self.step(object, (design, applied.clone()), pool, pods, memory).await {
             Ok(applied) => {
-                tries().went_well();
+                self.tries().went_well();
                 self.key_said(design.spec, &applied.accept)
             }
             // The next leader takes it.
             Err(ApplyError::Api(error)) if error.is_fence_closed() => self.key_said(design.spec, &applied.accept),
             Err(error) => {
                 tracing::warn!(%error, "the signing key is not replaced; it is tried again");
-                let (reason, message) = tries().failed(generation, &error, Instant::now());
+                let (reason, message) = self.tries().failed(generation, &error, Instant::now());
                 not_rotated(reason, message)
             }
         }
