@@ -8,6 +8,7 @@ FROM rust:1.95.0-slim-trixie AS build
 WORKDIR /build
 COPY Cargo.toml Cargo.lock ./
 COPY src src
+COPY crates crates
 # The workspace names the tests' crates; only their manifests are needed.
 COPY tests/testbed/Cargo.toml tests/testbed/
 COPY tests/bed/Cargo.toml tests/bed/
@@ -15,7 +16,7 @@ COPY tests/bench/Cargo.toml tests/bench/
 COPY tests/model/Cargo.toml tests/model/
 COPY tests/synced/Cargo.toml tests/synced/
 RUN for crate in testbed bed bench model synced; do mkdir -p tests/$crate/src && : >tests/$crate/src/lib.rs; done
-RUN cargo build --locked --release --bin htc-operator --bin htc-confine --bin htc-job-wrapper
+RUN cargo build --locked --release --package htc-operator --package htc-confine
 
 # HTCondor's daemons for pools that the operator runs (spec.managed of an HTCPool), in a folder that runs in any image: workers get
 # a copy of it. It runs as nobody.

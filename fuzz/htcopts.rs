@@ -1,6 +1,6 @@
 // What the fuzz target and the test of its corpus share.
 
-use htc_operator::condor::htcopts::{Attributes, HtcOpts, HtcOptsError, Policy};
+use htc_submit::htcopts::{Attributes, HtcOpts, HtcOptsError, HtcOptsPolicy};
 
 /// Parses `data` as a user's `htcopts` on a site that allows the attributes A and B, and a group. What is taken is written so that
 /// it means the same again and cannot leave its lines; what is refused is told in plain words.
@@ -8,10 +8,10 @@ pub(crate) fn take(data: &[u8]) -> Result<HtcOpts, HtcOptsError> {
     let text = String::from_utf8_lossy(data);
     let further = ["A", "B"].iter().filter_map(|name| name.parse().ok());
     let groups = ["group_a.*"].iter().filter_map(|pattern| pattern.parse().ok()).collect();
-    let policy = Policy {
+    let policy = HtcOptsPolicy {
         attributes: Attributes::with(further),
-        accounting_groups: htc_operator::condor::htcopts::AccountingGroups::These(groups),
-        ..Policy::default()
+        accounting_groups: htc_submit::htcopts::AccountingGroups::These(groups),
+        ..HtcOptsPolicy::default()
     };
     let parsed = HtcOpts::parse(&text, &policy);
     match &parsed {

@@ -1,12 +1,13 @@
 // What the fuzz target and the test of its corpus share.
 
-use htc_operator::key::Keys;
-use htc_operator::ledger::Callback;
-use htc_operator::receiver::event;
-use htc_operator::receiver::report::{self, Refusal};
+use htc_submit::job_token::TokenKeys;
+use htc_ledger::JobReport;
+use htc_operator::callbacks::event;
+use htc_operator::callbacks::report;
+use htc_operator::callbacks::report::ReportRefusal;
 
 /// Takes in lines `name: value`, an empty line, and a body, as the receiver does.
-pub(crate) fn take(data: &[u8]) -> Result<Callback, Refusal> {
+pub(crate) fn take(data: &[u8]) -> Result<JobReport, ReportRefusal> {
     let (head, body) = data
         .windows(2)
         .position(|pair| pair == b"\n\n")
@@ -20,13 +21,13 @@ pub(crate) fn take(data: &[u8]) -> Result<Callback, Refusal> {
         })
         .collect();
     let header = |name: &str| headers.iter().find(|(other, _)| other == name).map(|(_, value)| *value);
-    let keys = Keys::parse("0123456789abcdef0123456789abcdef").unwrap_or_else(|_| unreachable!("it is long enough"));
+    let keys = TokenKeys::parse("0123456789abcdef0123456789abcdef").unwrap_or_else(|_| unreachable!("it is long enough"));
     let refusal = match event::parse(header, body) {
         Ok(event) => match report::read(event, header("authorization"), &keys) {
             Ok(callback) => return Ok(callback),
             Err(refusal) => refusal,
         },
-        Err(error) => Refusal::from(error),
+        Err(error) => ReportRefusal::from(error),
     };
     assert!((400..500).contains(&refusal.status()), "{refusal:?}");
     assert!(!refusal.to_string().is_empty());

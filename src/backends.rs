@@ -1,65 +1,75 @@
-//! The seam: what the operator asks of whatever runs the jobs of an HTCJob. HTCondor's jobs are judged by [`crate::machine::judge`]; a backend
-//! that says itself how its jobs are doing records that as [`crate::machine::runs`], and is known by name here, in
-//! [`crate::controller`]'s pass over such an HTCJob, and where the operator is put together. docs/architecture.md says what a third one would be.
+//! The interface between the operator and the backends that run the jobs of HTCJobs. [`htc_machine::judge`] judges jobs
+//! in HTCondor. A backend that reports the state of its jobs itself records them as [`htc_machine::runs`]. Such a
+//! backend is named only here, in [`crate::htcjob`]'s reconcile of its HTCJobs, and where the operator is assembled.
+//! docs/architecture.md describes what a third backend needs.
+
+pub mod condor;
+pub mod kept_logs;
+pub mod pods;
+pub mod procs;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use htc_api::Backend;
+use htc_api::htcproc::HTCProc;
+use htc_ledger::{Ledger, LedgerError, ProcAction, ProcRow, RunRow};
+use htc_machine::ids::{Index, SchedDate, Uid};
+use htc_submit::pod_spec::PodSettings;
+use htc_support::forget::Forget;
+use htc_support::kubernetes::Wake;
 use kube::Client;
 
-use crate::api::{Backend, Wake};
-use crate::kubernetes_backend::{Changes, Creations, PodLogs, Site, Watched};
-use crate::ledger::{Ledger, LedgerError, ProcRow, ProcWish, RunRow};
-use crate::machine::ids::{Index, SchedDate, Uid};
-use crate::procs::{HTCProc, Parent};
-use crate::workers::LogSource;
+use crate::backends::kept_logs::LogSource;
+use crate::backends::pods::{JobCache, PodLogs, RefusedChanges, RefusedCreations};
+use crate::backends::procs::Parent;
 
-/// What the process has of the backends beside HTCondor.
+/// State of the backends other than HTCondor.
 #[derive(Debug)]
 pub struct Backends {
-    /// Jobs and Pods, as they are seen.
-    pub pods: Watched,
-    /// Jobs that the API server has refused.
-    pub creations: Creations,
-    /// Changes of Jobs that it has refused.
-    pub changes: Changes,
+    /// Watch cache of Jobs and Pods.
+    pub pods: JobCache,
+    /// Jobs whose creation the API server refused.
+    pub creations: RefusedCreations,
+    /// Changes of Jobs that the API server refused.
+    pub changes: RefusedChanges,
 }
 
 impl Backends {
-    /// Nothing is seen yet.
+    /// Creates an empty state.
     #[must_use]
-    pub fn new(pods: Site) -> Self {
-        Self { pods: Watched::new(pods), creations: Creations::default(), changes: Changes::default() }
+    pub fn new(pods: PodSettings) -> Self {
+        Self { pods: JobCache::new(pods), creations: RefusedCreations::default(), changes: RefusedChanges::default() }
     }
 
-    /// Sees what becomes of their jobs, and wakes the HTCJobs. Runs for as long as the operator does.
+    /// Watches Jobs and Pods, and wakes their HTCJobs. Runs as long as the operator.
     pub async fn run(&self, client: &Client, namespace: Option<&str>, wake: Wake) {
         self.pods.run(client, namespace, wake).await;
     }
+}
 
-    /// An HTCJob that is gone.
-    pub fn forget(&self, uid: &Uid) {
+impl Forget for Backends {
+    fn forget(&self, uid: &Uid) {
         self.creations.forget(uid);
         self.changes.forget(uid);
     }
 
-    /// Forgets all HTCJobs but these.
-    pub fn keep(&self, uids: &HashSet<Uid>) {
-        self.creations.keep(uids);
-        self.changes.keep(uids);
+    fn retain(&self, uids: &HashSet<Uid>) {
+        self.creations.retain(uids);
+        self.changes.retain(uids);
     }
 }
 
-/// Some jobs of an HTCJob, as its backend has recorded them.
-pub struct Recorded {
-    /// By index.
+/// Some jobs of an HTCJob, as the ledger has them.
+pub struct RecordedProcs {
+    /// The recorded jobs, by index.
     pub procs: Vec<HTCProc>,
     given_up: bool,
-    wishes: BTreeMap<Index, ProcWish>,
+    wishes: BTreeMap<Index, ProcAction>,
 }
 
-impl Recorded {
-    /// At most `limit`, from `from` on.
+impl RecordedProcs {
+    /// Reads at most `limit` jobs, starting with index `from`.
     ///
     /// # Errors
     /// The ledger cannot be read.
@@ -74,39 +84,40 @@ impl Recorded {
         Ok(match parent.backend() {
             Backend::HTCondor => {
                 let found = ledger.procs(uid, from, limit).await?;
-                let procs = found.rows.iter().map(|row| HTCProc::recorded(parent, row, now)).collect();
-                Self { procs, given_up: found.given_up, wishes: found.wishes }
+                let procs = found.rows.iter().map(|row| crate::backends::procs::recorded(parent, row, now)).collect();
+                Self { procs, given_up: found.given_up, wishes: found.requested_actions }
             }
             Backend::Kubernetes => {
                 let found = ledger.runs(uid, from, limit).await?;
-                let procs = found.rows.iter().map(|row| HTCProc::of_run(parent, row, now)).collect();
+                let procs = found.rows.iter().map(|row| crate::backends::procs::of_run(parent, row, now)).collect();
                 Self { procs, given_up: found.given_up, wishes: BTreeMap::new() }
             }
         })
     }
 
-    /// One of them that is not recorded.
+    /// Returns a job that is not recorded.
     #[must_use]
     pub fn missing(&self, parent: &Parent, index: Index) -> HTCProc {
-        HTCProc::not_recorded(parent, index, self.given_up, self.wishes.get(&index))
+        crate::backends::procs::not_recorded(parent, index, self.given_up, self.wishes.get(&index))
     }
 }
 
-/// What is recorded of one job.
-pub enum Row {
-    /// What HTCondor's jobs have.
-    Judged(ProcRow),
-    /// What all others have.
+/// The record of one job.
+pub enum RecordedProc {
+    /// A job in HTCondor.
+    HTCondor(ProcRow),
+    /// A job in any other backend.
     Run(RunRow),
 }
 
-impl Row {
-    /// Of all backends those that were changed after transaction number `since`, and the transaction up to which these are all: `newest`,
-    /// or one before it where there are more than `limit`.
+impl RecordedProc {
+    /// Reads the jobs of all backends that were changed after transaction number `since`. Also returns the last
+    /// transaction that the result covers completely: `newest`, or an earlier one if there are more than `limit`
+    /// changes.
     ///
     /// # Errors
     /// The ledger cannot be read.
-    pub async fn changed(
+    pub async fn changed_since(
         ledger: &Ledger,
         since: i64,
         newest: i64,
@@ -117,64 +128,65 @@ impl Row {
         let last = judged.last().map(|(_, row)| row.changed).filter(|_| judged.len() >= limit);
         let last_run = runs.last().map(|(_, row)| row.changed).filter(|_| runs.len() >= limit);
         let until = [last, last_run].into_iter().flatten().fold(newest, i64::min);
-        let judged = judged.into_iter().map(|(uid, row)| (uid, Self::Judged(row)));
+        let judged = judged.into_iter().map(|(uid, row)| (uid, Self::HTCondor(row)));
         let all = judged.chain(runs.into_iter().map(|(uid, row)| (uid, Self::Run(row))));
-        // What has changed since then would be told twice.
+        // Later changes are left out; otherwise the next call would return them again.
         Ok((all.filter(|(_, row)| row.changed_at() <= until).collect(), until))
     }
 
     const fn changed_at(&self) -> i64 {
         match self {
-            Self::Judged(row) => row.changed,
+            Self::HTCondor(row) => row.changed,
             Self::Run(row) => row.changed,
         }
     }
 
-    /// As it is shown.
+    /// Converts the record to an HTCProc.
     #[must_use]
     pub fn proc(&self, parent: &Parent, now: SchedDate) -> HTCProc {
         match self {
-            Self::Judged(row) => HTCProc::recorded(parent, row, now),
-            Self::Run(row) => HTCProc::of_run(parent, row, now),
+            Self::HTCondor(row) => crate::backends::procs::recorded(parent, row, now),
+            Self::Run(row) => crate::backends::procs::of_run(parent, row, now),
         }
     }
 }
 
-/// What users may ask of single jobs, and only some backends have.
+/// Features for single jobs that only some backends have.
 #[derive(Clone, Copy, Debug)]
-pub enum Asked {
-    /// The files that they leave.
+pub enum JobFeature {
+    /// Access to the files of the jobs.
     Files,
-    /// Why they wait.
+    /// Analysis why jobs wait.
     Analysis,
-    /// To hold, release or remove them.
-    Wish,
+    /// Holding, releasing and removing jobs.
+    Action,
 }
 
-/// Why a job, which runs or ran as `id`, does not have that, and what to do instead.
+/// Returns why the backend does not support the feature for a job, and what to do instead. `id`: name of what runs or
+/// ran the job. Returns `None` if the feature is supported.
 #[must_use]
-pub fn lacks(backend: Backend, asked: Asked, id: Option<&str>) -> Option<String> {
-    instead(backend, asked)
+pub fn why_unsupported(backend: Backend, asked: JobFeature, id: Option<&str>) -> Option<String> {
+    alternative_to(backend, asked)
         .map(|instead| format!("runs as a Pod ({}): {instead}", id.unwrap_or("of which there is none yet")))
 }
 
-/// What to do where the backend does not have that.
+/// Returns what to do instead of a feature that the backend does not support.
 #[must_use]
-pub const fn instead(backend: Backend, asked: Asked) -> Option<&'static str> {
+pub const fn alternative_to(backend: Backend, asked: JobFeature) -> Option<&'static str> {
     match (backend, asked) {
         (Backend::HTCondor, _) => None,
-        (Backend::Kubernetes, Asked::Files) => {
+        (Backend::Kubernetes, JobFeature::Files) => {
             Some("its files go with it; let the script write to a volume of spec.kubernetes")
         }
-        (Backend::Kubernetes, Asked::Analysis) => Some("`kubectl describe pod` says why it waits"),
-        (Backend::Kubernetes, Asked::Wish) => Some(
+        (Backend::Kubernetes, JobFeature::Analysis) => Some("`kubectl describe pod` says why it waits"),
+        (Backend::Kubernetes, JobFeature::Action) => Some(
             "single ones cannot be held, released or removed; suspend the whole HTCJob by spec.suspend, or delete it",
         ),
     }
 }
 
-/// Whether it is the backend that has the log of each job, in one stream, until it is kept. HTCondor's tools have both streams of jobs that
-/// run, and bring the output of those that have ended.
+/// Whether the backend serves the log of each job, as one stream, until the operator has stored it. For HTCondor, its
+/// tools return both streams of running jobs, and the output of ended jobs is fetched.
 #[must_use]
 pub const fn has_logs(backend: Backend) -> bool {
     match backend {
@@ -183,11 +195,11 @@ pub const fn has_logs(backend: Backend) -> bool {
     }
 }
 
-/// Where the backend has the logs of the jobs of an HTCJob; none if nothing was made of it.
+/// Returns the source of the logs of an HTCJob's jobs, or `None` if nothing was created for it.
 ///
 /// # Errors
 /// The ledger cannot be read.
-pub async fn logs(
+pub async fn log_source(
     client: &Client,
     ledger: &Ledger,
     parent: &Parent,

@@ -8,13 +8,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use htc_operator::api::{self, HTCJob};
-use htc_operator::machine::chart;
-use htc_operator::machine::transitions::TRANSITIONS;
-use htc_operator::pools;
-use htc_operator::queue::states;
+use htc_api as api;
+use htc_api::HTCJob;
+use htc_machine::chart;
+use htc_machine::transitions::TRANSITIONS;
 use serde_json::Value;
-use strum::IntoEnumIterator as _;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -59,7 +57,7 @@ fn names(folder: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_crd_is_up_to_date() {
+fn crd_is_up_to_date() {
     must_be("crd/htcjobs.htc.cern.ch.yaml", &api::crd_yaml().unwrap());
     must_be("crd/htcpools.htc.cern.ch.yaml", &api::pool_crd_yaml().unwrap());
     must_be("crd/htcqueues.htc.cern.ch.yaml", &api::queue_crd_yaml().unwrap());
@@ -73,8 +71,8 @@ fn the_crd_is_up_to_date() {
 }
 
 #[test]
-fn the_statecharts_are_up_to_date() {
-    let files = [chart::files(), vec![pools::states::file(), pools::managed::states::file(), states::file()]].concat();
+fn statecharts_are_up_to_date() {
+    let files = chart::files();
     for file in &files {
         must_be(&format!("statecharts/{}", file.name), &file.contents);
     }
@@ -82,16 +80,7 @@ fn the_statecharts_are_up_to_date() {
 }
 
 #[test]
-fn docs_explain_the_states_of_a_queue() {
-    let page = std::fs::read_to_string(root().join("docs/queues.md")).unwrap();
-    for state in states::State::iter() {
-        let row = format!("| `{state}` | {} |", state.meaning());
-        assert!(page.contains(&row), "docs/queues.md has no row {row}");
-    }
-}
-
-#[test]
-fn the_scxml_is_well_formed_and_every_transition_has_its_states() {
+fn scxml_is_well_formed_and_every_transition_has_its_states() {
     let text = chart::scxml();
     let document = roxmltree::Document::parse(&text).unwrap();
     let scxml = document.root_element();
@@ -114,7 +103,7 @@ fn the_scxml_is_well_formed_and_every_transition_has_its_states() {
             (name(row.from, "Unknown"), row.trigger.to_string(), name(row.to, "Gone"))
         })
         .collect();
-    assert_eq!(drawn, table, "what is drawn is not the table");
+    assert_eq!(drawn, table, "the chart differs from the table");
     for state in states.iter().filter(|state| state.has_tag_name("state")) {
         assert!(state.children().any(|child| child.is_element()), "nothing leads out of {:?}", state.attribute("id"));
     }
@@ -243,7 +232,7 @@ fn no_example_of_many_jobs_pulls_an_image() {
 }
 
 #[test]
-fn the_examples_decode_without_losing_a_key() {
+fn examples_decode_without_losing_a_key() {
     let examples = examples();
     assert!(examples.len() >= 5, "only {} examples", examples.len());
     let mut names = BTreeSet::new();

@@ -11,7 +11,7 @@ mod htcopts {
 }
 
 #[test]
-fn the_corpus_of_the_fuzz_target_is_taken_as_its_names_say() {
+fn corpus_of_the_fuzz_target_is_parsed_as_named() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/htcopts");
     let mut kinds = std::collections::BTreeSet::new();
     for entry in std::fs::read_dir(folder).unwrap() {

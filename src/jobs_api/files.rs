@@ -1,7 +1,7 @@
-//! The output of one job as a tar archive. The same files give the same bytes, so that a client whose connection ends goes on from the
-//! byte where it was: the API server cuts every answer after a minute.
+//! Output of one job as a tar archive. The same files give the same bytes, so that a client can continue at the byte
+//! where its connection ended: the API server cuts every answer after a minute.
 
-pub(super) mod whole;
+pub(super) mod htcjob_archive;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -14,71 +14,72 @@ use actix_web::http::header::ETAG;
 use actix_web::web::Bytes;
 use futures::future::try_join_all;
 use futures::{Stream, StreamExt as _};
+use htc_support::fair_limiter::FairPermit;
 use rustix::fs::{AtFlags, Dir, FileType, statat};
 use sha2::{Digest as _, Sha256};
 
-use super::turns::Turn;
-use super::volume::Volume;
-use super::{Found, Jobs};
-use crate::procs::answer::Failure;
-use crate::procs::list::parameters;
+use super::{FoundJob, JobsService};
+use crate::jobs_api::output_volume::OutputVolume;
+use crate::jobs_api::resource::list::parameters;
+use crate::jobs_api::resource::status_error::StatusError;
 
 const MEDIA_TYPE: &str = "application/x-tar";
-/// Bytes that are read at once.
+/// Bytes read at once.
 const PART: usize = 256 * 1024;
 /// Size of a block of an archive.
 const BLOCK: u64 = 512;
-/// What ends an archive.
+/// Bytes that end an archive: two empty blocks.
 const END: u64 = 2 * BLOCK;
-/// Most names that are read, or files that are looked at, in one step of work on the volume.
+/// Maximum number of names read, or files checked, in one step on the volume.
 const STEP: usize = 500;
-/// Steps in which files are looked at side by side: a volume that is far away answers several in the time of one.
+/// Number of steps in which files are checked concurrently: a remote volume answers several in the time of one.
 const AT_ONCE: usize = 4;
-/// Most files in one archive: more than output may have.
+/// Maximum number of files in one archive: more than output may have.
 const MOST: usize = if cfg!(test) { 10_000 } else { 1_000_000 };
 
-/// What is wanted of an archive.
+/// Query of a request for an archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FilesQuery {
-    /// From this byte on.
+    /// First byte to send.
     offset: u64,
-    /// Of this archive, which was begun.
+    /// Tag of an archive that was begun before: only that one is continued.
     tag: Option<String>,
 }
 
 impl FilesQuery {
-    /// From a query.
-    pub(super) fn parse(query: &str) -> Result<Self, Failure> {
+    /// Parses a query.
+    pub(super) fn parse(query: &str) -> Result<Self, StatusError> {
         let mut wanted = Self::default();
         for (name, value) in parameters(query)? {
             match name.as_str() {
                 "offset" => {
-                    let wrong = || Failure::wrong_parameter(&name, &value);
+                    let wrong = || StatusError::wrong_parameter(&name, &value);
                     wanted.offset = value.parse().map_err(|_| wrong())?;
                 }
                 "etag" => wanted.tag = Some(value),
                 "pretty" | "timeout" => {}
-                _ => return Err(Failure::unknown_parameter(&name)),
+                _ => return Err(StatusError::unknown_parameter(&name)),
             }
         }
         Ok(wanted)
     }
 }
 
-/// One entry of an archive. There may be a million: what can be made of these few bytes is made when it is sent.
+/// One entry of an archive. There may be a million: everything else is derived from these few bytes when the entry is
+/// sent.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    /// Where its path ends in [`Entries::paths`]; it begins where the one before ends.
+struct ArchiveEntry {
+    /// End of its path in [`ArchiveEntries::paths`]; it begins at the end of the path before.
     end: usize,
-    /// Of the file; none for a folder.
+    /// Size of a file; `None` for a folder.
     size: Option<u64>,
     mtime: u64,
     mode: u32,
-    /// Blocks of its header, with that of a long name before it.
+    /// Number of blocks of its header, including the header of a long name.
     header: u32,
 }
 
-impl Entry {
+impl ArchiveEntry {
     const fn header(&self) -> u64 {
         self.header as u64 * BLOCK
     }
@@ -87,12 +88,12 @@ impl Entry {
         self.size.unwrap_or_default()
     }
 
-    /// All its bytes in the archive.
+    /// Returns its size in the archive, in bytes.
     fn whole(&self) -> u64 {
         self.header() + self.size().div_ceil(BLOCK) * BLOCK
     }
 
-    /// Its header in the archive.
+    /// Returns its header in the archive.
     fn bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut header = tar::Header::new_gnu();
         let kind = if self.size.is_none() { tar::EntryType::Directory } else { tar::EntryType::Regular };
@@ -108,27 +109,27 @@ impl Entry {
     }
 }
 
-/// All entries of what one job has left, in the order of the archive.
-struct Entries {
+/// All entries of one job's output, in the order of the archive.
+struct ArchiveEntries {
     folder: PathBuf,
-    /// One behind the other.
+    /// All paths, concatenated.
     paths: Vec<u8>,
-    all: Vec<Entry>,
-    /// Bytes of the archive, without its end.
+    all: Vec<ArchiveEntry>,
+    /// Size of the archive in bytes, without its end.
     length: u64,
-    /// Of all headers.
+    /// Hash of all headers.
     hash: Sha256,
 }
 
-/// A file or folder, its place in the archive still unknown.
-struct Seen {
+/// A file or folder before its position in the archive is known.
+struct ScannedFile {
     path: PathBuf,
-    entry: Entry,
+    entry: ArchiveEntry,
     header: Vec<u8>,
 }
 
-impl Seen {
-    /// What has the last name of this path, in `folder`, which is open; none if it is neither a file nor a folder.
+impl ScannedFile {
+    /// Looks up the last name of this path in the open `folder`; `None` if it is neither a file nor a folder.
     fn at(folder: &OwnedFd, path: PathBuf) -> io::Result<Option<Self>> {
         let found = statat(folder, path.file_name().unwrap_or_default(), AtFlags::SYMLINK_NOFOLLOW)?;
         let size = match FileType::from_raw_mode(found.st_mode) {
@@ -137,15 +138,15 @@ impl Seen {
             _ => return Ok(None),
         };
         let mtime = u64::try_from(found.st_mtime).unwrap_or_default();
-        let mut entry = Entry { end: 0, size, mtime, mode: found.st_mode & 0o777, header: 0 };
+        let mut entry = ArchiveEntry { end: 0, size, mtime, mode: found.st_mode & 0o777, header: 0 };
         let header = entry.bytes(&path)?;
         entry.header = u32::try_from(header.len() as u64 / BLOCK).unwrap_or(u32::MAX);
         Ok(Some(Self { path, entry, header }))
     }
 }
 
-/// The names in a folder, in order.
-async fn names(volume: &Volume, folder: PathBuf) -> Result<Vec<OsString>, Failure> {
+/// Returns the names in a folder, sorted.
+async fn names(volume: &OutputVolume, folder: PathBuf) -> Result<Vec<OsString>, StatusError> {
     let on_it = volume.clone();
     let mut open = volume.step(move || Ok(Dir::new(on_it.folder(&folder)?)?)).await?;
     let mut names = Vec::new();
@@ -170,17 +171,17 @@ async fn names(volume: &Volume, folder: PathBuf) -> Result<Vec<OsString>, Failur
     }
 }
 
-impl Entries {
-    /// What is in a folder, by name: regular files and folders, nothing else.
-    async fn of(volume: &Volume, folder: PathBuf) -> Result<Self, Failure> {
+impl ArchiveEntries {
+    /// Returns the contents of a folder, by name: regular files and folders, nothing else.
+    async fn of(volume: &OutputVolume, folder: PathBuf) -> Result<Self, StatusError> {
         Self::begin(folder).read(volume, PathBuf::new()).await
     }
 
-    /// A folder in a folder, and what is in it in the same way.
-    async fn under(volume: &Volume, folder: PathBuf, inside: PathBuf) -> Result<Self, Failure> {
+    /// Returns a folder inside another folder, with its contents in the same way.
+    async fn under(volume: &OutputVolume, folder: PathBuf, inside: PathBuf) -> Result<Self, StatusError> {
         let mut entries = Self::begin(folder.clone());
         let (on_it, path) = (volume.clone(), inside.clone());
-        if let Some(seen) = volume.step(move || Seen::at(&on_it.folder(&folder)?, path)).await? {
+        if let Some(seen) = volume.step(move || ScannedFile::at(&on_it.folder(&folder)?, path)).await? {
             entries.add(seen);
         }
         entries.read(volume, inside).await
@@ -190,7 +191,7 @@ impl Entries {
         Self { folder, paths: Vec::new(), all: Vec::new(), length: 0, hash: Sha256::new() }
     }
 
-    fn add(&mut self, Seen { path, mut entry, header }: Seen) {
+    fn add(&mut self, ScannedFile { path, mut entry, header }: ScannedFile) {
         self.paths.extend_from_slice(path.as_os_str().as_bytes());
         entry.end = self.paths.len();
         self.hash.update(&header);
@@ -198,7 +199,7 @@ impl Entries {
         self.all.push(entry);
     }
 
-    async fn read(mut self, volume: &Volume, inside: PathBuf) -> Result<Self, Failure> {
+    async fn read(mut self, volume: &OutputVolume, inside: PathBuf) -> Result<Self, StatusError> {
         let mut folders = vec![inside];
         while let Some(inside) = folders.pop() {
             let names = names(volume, self.folder.join(&inside)).await?;
@@ -208,13 +209,13 @@ impl Entries {
                     let paths: Vec<PathBuf> = names.iter().map(|name| inside.join(name)).collect();
                     volume.step(move || {
                         let folder = on_it.folder(&folder)?;
-                        let seen = paths.into_iter().map(|path| Seen::at(&folder, path));
+                        let seen = paths.into_iter().map(|path| ScannedFile::at(&folder, path));
                         seen.filter_map(Result::transpose).collect::<io::Result<Vec<_>>>()
                     })
                 });
                 for seen in try_join_all(looks).await?.into_iter().flatten() {
                     if self.all.len() >= MOST {
-                        return Err(Failure::internal(format!("there are more than {MOST} files and folders")));
+                        return Err(StatusError::internal(format!("there are more than {MOST} files and folders")));
                     }
                     if seen.entry.size.is_none() {
                         folders.push(seen.path.clone());
@@ -228,7 +229,7 @@ impl Entries {
         Ok(self)
     }
 
-    /// Names the archive by all that it is made of.
+    /// Returns a tag that identifies the archive by everything that it consists of.
     fn tag(&self) -> String {
         let hash = self.hash.clone().finalize();
         hash.iter().take(8).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
@@ -241,21 +242,26 @@ impl Entries {
 }
 
 /// Answers with an archive.
-pub(super) async fn files(jobs: &Jobs, user: &str, found: Found, wanted: FilesQuery) -> Result<HttpResponse, Failure> {
+pub(super) async fn files(
+    jobs: &JobsService,
+    user: &str,
+    found: FoundJob,
+    wanted: FilesQuery,
+) -> Result<HttpResponse, StatusError> {
     if !found.proc.status.output_fetched {
         let name = found.proc.name.name();
         let state = found.proc.status.state;
-        return Err(Failure::not_found(format!("{name} is {state}: its output is not stored (yet)")));
+        return Err(StatusError::not_found(format!("{name} is {state}: its output is not stored (yet)")));
     }
-    let folder = jobs.planner.job_output(&found.parent.htcjob(), &found.parent.uid, found.index);
-    let turn = jobs.turns.archive(user).await?;
-    let entries = Entries::of(&jobs.volume, folder).await?;
+    let folder = jobs.layout.job_output(&found.parent.htcjob(), &found.parent.uid, found.index);
+    let turn = jobs.limits.archive(user).await?;
+    let entries = ArchiveEntries::of(&jobs.volume, folder).await?;
     let (length, tag) = (entries.length + END, entries.tag());
     if wanted.tag.as_ref().is_some_and(|begun| *begun != tag) {
-        return Err(Failure::conflict("the files have changed since the archive was begun: begin again"));
+        return Err(StatusError::conflict("the files have changed since the archive was begun: begin again"));
     }
     if wanted.offset > length {
-        return Err(Failure::bad_request(format!("the archive has {length} bytes")));
+        return Err(StatusError::bad_request(format!("the archive has {length} bytes")));
     }
     let archive = Archive { entries, volume: jobs.volume.clone(), number: 0, at: wanted.offset, end: END };
     Ok(HttpResponse::Ok()
@@ -265,15 +271,15 @@ pub(super) async fn files(jobs: &Jobs, user: &str, found: Found, wanted: FilesQu
         .streaming(super::in_span(sent(archive, turn, Archive::next))))
 }
 
-/// An archive from one part to the next. What fails ends it in the middle.
-fn sent<A, N>(archive: A, turn: Turn, next: impl Fn(A) -> N) -> impl Stream<Item = io::Result<Bytes>>
+/// Streams an archive part by part. An error ends it in the middle.
+fn sent<A, N>(archive: A, turn: FairPermit, next: impl Fn(A) -> N) -> impl Stream<Item = io::Result<Bytes>>
 where
-    N: Future<Output = Result<Option<(Bytes, A)>, Failure>>,
+    N: Future<Output = Result<Option<(Bytes, A)>, StatusError>>,
 {
     futures::stream::try_unfold(archive, next).map(move |part| {
         let _until_it_ends = &turn;
         part.map_err(|failure| {
-            tracing::warn!(why = failure.message, "an archive ends in the middle");
+            tracing::warn!(why = failure.message, "archive cut short");
             io::Error::other(failure.message)
         })
     })
@@ -283,21 +289,23 @@ fn zeros(count: u64) -> Vec<u8> {
     vec![0; usize::try_from(count).unwrap_or_default()]
 }
 
-/// What one job has left, on its way.
+/// One job's output while it is sent.
 struct Archive {
-    entries: Entries,
-    volume: Volume,
-    /// The entry that is sent.
+    entries: ArchiveEntries,
+    volume: OutputVolume,
+    /// Index of the entry that is sent.
     number: usize,
-    /// The next byte, counted from that entry.
+    /// Next byte, counted from the start of that entry.
     at: u64,
-    /// Bytes behind the last entry.
+    /// Bytes to send after the last entry.
     end: u64,
 }
 
 impl Archive {
-    async fn next(mut self) -> Result<Option<(Bytes, Self)>, Failure> {
-        while let Some(before) = self.entries.all.get(self.number).map(Entry::whole).filter(|whole| self.at >= *whole) {
+    async fn next(mut self) -> Result<Option<(Bytes, Self)>, StatusError> {
+        while let Some(before) =
+            self.entries.all.get(self.number).map(ArchiveEntry::whole).filter(|whole| self.at >= *whole)
+        {
             self.at -= before;
             self.number += 1;
         }
@@ -308,21 +316,21 @@ impl Archive {
         };
         let (header, path) = (entry.header(), self.entries.path(self.number));
         let part = if self.at < header {
-            let bytes = entry.bytes(path).map_err(|error| Failure::internal(error.to_string()))?;
+            let bytes = entry.bytes(path).map_err(|error| StatusError::internal(error.to_string()))?;
             bytes[usize::try_from(self.at).unwrap_or_default()..].to_vec()
         } else if self.at < header + entry.size() {
             let (file, length) = self.volume.opened(self.entries.folder.join(path)).await?;
             if length != entry.size() {
-                return Err(Failure::internal("a file has changed while it was read"));
+                return Err(StatusError::internal("a file has changed while it was read"));
             }
-            // It may have grown since.
+            // The file may have grown since.
             let left = usize::try_from(header + entry.size() - self.at).unwrap_or(PART);
             self.volume.read(&file, self.at - header, left.min(PART)).await?
         } else {
             zeros(entry.whole() - self.at)
         };
         if part.is_empty() {
-            return Err(Failure::internal("a file has become shorter while it was read"));
+            return Err(StatusError::internal("a file has become shorter while it was read"));
         }
         self.at += part.len() as u64;
         Ok(Some((Bytes::from(part), self)))
@@ -337,16 +345,16 @@ mod tests {
 
     use super::*;
 
-    fn on(folder: &Path) -> Volume {
-        Volume::new(folder.to_owned())
+    fn on(folder: &Path) -> OutputVolume {
+        OutputVolume::new(folder.to_owned())
     }
 
-    async fn begun(volume: Volume, folder: &Path, offset: u64) -> Result<Archive, Failure> {
-        let entries = Entries::of(&volume, folder.to_owned()).await?;
+    async fn begun(volume: OutputVolume, folder: &Path, offset: u64) -> Result<Archive, StatusError> {
+        let entries = ArchiveEntries::of(&volume, folder.to_owned()).await?;
         Ok(Archive { entries, volume, number: 0, at: offset, end: END })
     }
 
-    async fn rest(mut archive: Archive) -> Result<Vec<u8>, Failure> {
+    async fn rest(mut archive: Archive) -> Result<Vec<u8>, StatusError> {
         let mut all = Vec::new();
         while let Some((part, rest)) = archive.next().await? {
             all.extend_from_slice(&part);
@@ -360,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn from_wherever_it_goes_on_the_archive_is_the_same() {
+    async fn archive_resumed_at_any_offset_is_identical() {
         let folder = tempfile::tempdir().unwrap();
         let long = "long/".repeat(40);
         fs::create_dir_all(folder.path().join(&long)).unwrap();
@@ -387,10 +395,10 @@ mod tests {
         assert!(!found.contains_key("link"), "{found:?}");
     }
 
-    /// Whoever may write to the volume puts a link to a folder that is made alike in the place of any folder of the path, before and after the
-    /// archive is begun.
+    /// A user who may write to the volume replaces any folder of the path by a link to a folder with the same
+    /// contents, before and after the archive is begun.
     #[tokio::test]
-    async fn no_link_on_the_way_to_a_file_is_followed() {
+    async fn symbolic_links_in_the_path_are_not_followed() {
         let site = tempfile::tempdir().unwrap();
         let (root, theirs) = (site.path().join("htc_out"), site.path().join("theirs"));
         let job = root.join("ns/fit/0");
@@ -416,15 +424,15 @@ mod tests {
             fs::remove_file(&place).unwrap();
             fs::rename(&away, &place).unwrap();
         }
-        // That of the volume itself is an admin's.
+        // A link to the volume itself is an administrator's.
         let link = site.path().join("link");
         symlink(&root, &link).unwrap();
         assert!(begun(on(&link), &link.join("ns/fit/0"), 0).await.is_ok_and(|archive| archive.entries.all.len() == 2));
     }
 
-    /// What is behind the end of a file in an archive is the header of the next one.
+    /// The bytes after the end of a file in an archive are the header of the next one.
     #[tokio::test]
-    async fn what_a_file_grows_by_while_it_is_read_is_not_taken_for_a_header() {
+    async fn growth_of_a_file_during_reading_is_not_archived() {
         const TRIES: usize = 500;
         let folder = tempfile::tempdir().unwrap();
         let grows = folder.path().join("a");
@@ -452,42 +460,42 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_more_files_than_may_be_none_are_left_out() {
+    async fn too_many_files_are_an_error_not_a_partial_archive() {
         let folder = tempfile::tempdir().unwrap();
         for number in 0..MOST {
             fs::write(folder.path().join(number.to_string()), "").unwrap();
         }
         let volume = on(folder.path());
-        assert_eq!(Entries::of(&volume, folder.path().to_owned()).await.unwrap().all.len(), MOST);
+        assert_eq!(ArchiveEntries::of(&volume, folder.path().to_owned()).await.unwrap().all.len(), MOST);
         fs::create_dir(folder.path().join("one-more")).unwrap();
-        let failure = Entries::of(&volume, folder.path().to_owned()).await.map(drop).unwrap_err();
+        let failure = ArchiveEntries::of(&volume, folder.path().to_owned()).await.map(drop).unwrap_err();
         assert!(failure.message.contains("more than"), "{}", failure.message);
     }
 
     #[tokio::test]
-    async fn many_files_are_looked_at_in_many_small_steps() {
+    async fn many_files_are_listed_in_small_steps() {
         const FILES: usize = 3 * STEP * AT_ONCE;
         let folder = tempfile::tempdir().unwrap();
         for number in 0..FILES {
             fs::write(folder.path().join(format!("{number:05}")), "").unwrap();
         }
         let volume = on(folder.path());
-        let entries = Entries::of(&volume, folder.path().to_owned()).await.unwrap();
+        let entries = ArchiveEntries::of(&volume, folder.path().to_owned()).await.unwrap();
         assert_eq!((entries.all.len(), entries.path(FILES - 1)), (FILES, Path::new("05999")));
         let steps = volume.steps.load(std::sync::atomic::Ordering::Relaxed);
         assert!(steps >= 2 * FILES / STEP, "{steps} steps for {FILES} names and as many files");
     }
 
     #[tokio::test]
-    async fn a_million_files_have_room() {
+    async fn list_of_a_million_files_fits_in_memory() {
         let folder = tempfile::tempdir().unwrap();
         for number in 0..200 {
             fs::write(folder.path().join(format!("{number:03}")), "x").unwrap();
         }
-        let entries = Entries::of(&on(folder.path()), folder.path().to_owned()).await.unwrap();
+        let entries = ArchiveEntries::of(&on(folder.path()), folder.path().to_owned()).await.unwrap();
         assert_eq!((entries.all.len(), entries.length), (200, 200 * 2 * BLOCK));
         assert_eq!((entries.path(0), entries.path(199)), (Path::new("000"), Path::new("199")));
-        let bytes = entries.paths.capacity() + entries.all.capacity() * size_of::<Entry>();
+        let bytes = entries.paths.capacity() + entries.all.capacity() * size_of::<ArchiveEntry>();
         assert!(bytes / 200 < 64, "{} bytes for each", bytes / 200);
     }
 }

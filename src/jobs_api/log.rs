@@ -1,57 +1,57 @@
-//! What a job writes to standard output and standard error: of one that runs from its node, of one that has ended from the volume,
-//! and of one that ends meanwhile from the one and then the other, at the byte where it had come to. What is shown is of one run: when
-//! HTCondor starts the job again, the log ends.
+//! Standard output and standard error of a job. For a running job they come from its node, for an ended job from the
+//! volume. If the job ends meanwhile, the log continues from the volume at the same byte. A log is of one run: when
+//! HTCondor starts the job again, it ends.
 //!
-//! HTCondor cannot be asked for a part of what a job that runs has written: it sends all of it, or the end of it without saying where
-//! that begins. So of such a job the beginning is shown, up to a limit, or the last lines.
+//! HTCondor cannot be asked for a part of a running job's output: it sends all of it, or the end of it without its
+//! position. So for such a job the beginning is sent, up to a limit, or the last lines.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix_web::HttpResponse;
 use actix_web::web::Bytes;
+use htc_api::htcproc::State;
+use htc_machine::facts::QueryError;
+use htcondor::tail::{Stream, Tail, TailRange};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tracing::Instrument as _;
 
 use super::log_query::LogQuery;
-use super::{Found, Jobs};
+use super::{FoundJob, JobsService};
 use crate::backends;
-use crate::condor::tail::{Extent, Stream, Tail};
-use crate::machine::facts::Unknown;
-use crate::procs::State;
-use crate::procs::answer::Failure;
-use crate::workers::written;
+use crate::jobs_api::resource::status_error::StatusError;
+use crate::output::incoming::written;
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 pub(super) const PART: usize = 256 * 1024;
-/// Pause between two looks at a job whose output is on its way.
+/// Pause between two checks of a job whose output is on its way.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long the output of a job that has ended is waited for.
+/// Maximum time to wait for the output of a job that has ended.
 const ARRIVAL: Duration = Duration::from_secs(10 * 60);
-/// What a job has written before it was asked for has come when nothing more comes for so long.
+/// Time without new output after which the backlog (what the job had written before the request) counts as complete.
 const BACKLOG: Duration = Duration::from_millis(500);
-/// How long that takes at most, of a job that writes without a pause. The front waits longer for an answer.
+/// Maximum time to read the backlog of a job that writes without a pause. The front waits longer for an answer.
 const BACKLOG_IN_ALL: Duration = Duration::from_secs(40);
-/// How long the first part is waited for.
+/// Maximum time to wait for the first part.
 const FIRST: Duration = Duration::from_secs(10);
-/// Most bytes that `tailLines` looks back.
+/// Maximum bytes that `tailLines` looks back.
 const LOOK_BACK: usize = 4 * 1024 * 1024;
-/// Most bytes that HTCondor is made to send of a job that runs: as many as come within the time limit of a tool.
+/// Maximum bytes that HTCondor is made to send of a running job: as many as arrive within the time limit of a tool.
 const SENT: u64 = 1 << 28;
-/// Longest time between looks at whether a job that is followed still runs.
+/// Maximum time between two checks whether a followed job still runs.
 pub(super) const LOOK: Duration = Duration::from_secs(5);
 
-/// The header that says of which run the log is: how often HTCondor had started the job.
+/// Header with the number of the run: how often HTCondor had started the job.
 const ATTEMPT: &str = "x-htc-attempt";
-/// The header that says when that run began: who goes on where a log has ended asks for this run.
+/// Header with the start time of that run. A client that continues where a log has ended requests this run.
 const RUN: &str = "x-htc-run";
-/// The header that says at which byte of the file the log begins, if that is known.
+/// Header with the byte of the file at which the log begins, if that is known.
 const OFFSET: &str = "x-htc-offset";
-/// The header that says when the first line was written from which the bytes are counted, where that may be another one later.
+/// Header with the time of the line from which bytes are counted, where that may be another line later.
 const FIRST_LINE: &str = "x-htc-first-line";
 
-/// Of what a log is. Known once it has begun.
+/// Metadata of a log, known when its first bytes are sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct LogStart {
     run: Option<Timestamp>,
@@ -60,30 +60,35 @@ struct LogStart {
 }
 
 /// Answers with the log.
-pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery) -> Result<HttpResponse, Failure> {
+pub(super) async fn log(
+    jobs: &JobsService,
+    user: &str,
+    found: FoundJob,
+    wanted: LogQuery,
+) -> Result<HttpResponse, StatusError> {
     if backends::has_logs(found.parent.backend()) && wanted.stream == Stream::Err {
         let (name, backend) = (found.proc.name.name(), found.parent.backend());
-        // Not 400, which says that there is no log now: who follows would wait for it.
-        return Err(Failure::invalid(format!(
+        // Not 400, which means that there is no log now: a client that follows would wait for it.
+        return Err(StatusError::invalid(format!(
             "{name} has backend {backend}, where standard output and standard error are in one log: ask for stream=out"
         )));
     }
     let attempt = found.proc.status.attempts;
     let (parts, receiver) = mpsc::channel(4);
-    let mut source = Source {
+    let mut source = LogSession {
         jobs: jobs.clone(),
         user: user.to_owned(),
-        start: wanted.run.or_else(|| began(&found)),
+        run_start: wanted.run.or_else(|| began(&found)),
         begins: Arc::default(),
         offset: wanted.tail_lines.is_none().then_some(wanted.offset),
         first_line: wanted.first_line,
-        found,
+        job: found,
         wanted,
-        at: wanted.offset,
-        left: wanted.limit_bytes,
+        position: wanted.offset,
+        remaining: wanted.limit_bytes,
         parts,
-        told: false,
-        shown: false,
+        head_sent: false,
+        content_sent: false,
     };
     let begins = Arc::clone(&source.begins);
     let mut first = receiver;
@@ -94,7 +99,7 @@ pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery)
         }
     };
     let work = EndWith(tokio::spawn(work.in_current_span()));
-    // The first part tells whether there is a log at all.
+    // The first part decides whether there is a log at all.
     let Some(part) = first.recv().await else {
         return Ok(HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(""));
     };
@@ -102,9 +107,9 @@ pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery)
     let rest = futures::stream::unfold((first, work), |(mut parts, work)| async move {
         match parts.recv().await? {
             Ok(part) => Some((Ok(part), (parts, work))),
-            // Who reads must not take it for the end.
+            // The client must not take this for the end of the log.
             Err(failure) => {
-                tracing::info!(why = failure.message, "a log ends in the middle");
+                tracing::info!(why = failure.message, "log cut short");
                 Some((Err(std::io::Error::other(failure.message)), (parts, work)))
             }
         }
@@ -125,7 +130,7 @@ pub(super) async fn log(jobs: &Jobs, user: &str, found: Found, wanted: LogQuery)
     Ok(response.streaming(super::in_span(all)))
 }
 
-/// Ends a task when it is dropped: a client that leaves is no longer worked for.
+/// Ends a task when this is dropped: nothing is read for a client that has left.
 struct EndWith(tokio::task::JoinHandle<()>);
 
 impl Drop for EndWith {
@@ -134,51 +139,52 @@ impl Drop for EndWith {
     }
 }
 
-pub(super) struct Source {
-    pub(super) jobs: Jobs,
-    /// Who reads it.
+pub(super) struct LogSession {
+    pub(super) jobs: JobsService,
+    /// User who reads the log.
     user: String,
-    pub(super) found: Found,
-    /// When the run began that is shown.
-    start: Option<Timestamp>,
+    pub(super) job: FoundJob,
+    /// Start time of the run that is sent.
+    run_start: Option<Timestamp>,
     pub(super) wanted: LogQuery,
-    /// The next byte of the file.
-    pub(super) at: u64,
-    left: Option<u64>,
-    pub(super) parts: mpsc::Sender<Result<Bytes, Failure>>,
+    /// Next byte of the file.
+    pub(super) position: u64,
+    remaining: Option<u64>,
+    pub(super) parts: mpsc::Sender<Result<Bytes, StatusError>>,
     /// Something was sent, if only that there is a log.
-    pub(super) told: bool,
-    /// Something of the file was sent: from there it goes on.
-    pub(super) shown: bool,
-    /// The byte of the file that comes first, if that is known.
+    pub(super) head_sent: bool,
+    /// Bytes of the file were sent: the log continues from there.
+    pub(super) content_sent: bool,
+    /// First byte that is sent, counted in the file, if known.
     offset: Option<u64>,
-    /// When the first line was written that a backend had: from there the bytes are counted.
+    /// Time of the first line that the backend had: bytes are counted from there.
     pub(super) first_line: Option<Timestamp>,
-    /// Of what the log is, for the head of the answer.
+    /// Metadata for the headers of the answer.
     begins: Arc<OnceLock<LogStart>>,
 }
 
-impl Source {
-    async fn run(&mut self) -> Result<(), Failure> {
+impl LogSession {
+    async fn run(&mut self) -> Result<(), StatusError> {
         let mut ended: Option<tokio::time::Instant> = None;
         loop {
-            if self.began_again(began(&self.found)) {
-                return self.is_over();
+            if self.began_again(began(&self.job)) {
+                return self.run_ended();
             }
-            let status = &self.found.proc.status;
-            let is_backends = backends::has_logs(self.found.parent.backend());
+            let status = &self.job.proc.status;
+            let is_backends = backends::has_logs(self.job.parent.backend());
             match status.state {
                 State::Succeeded | State::Failed if status.output_fetched => return self.show_stored().await,
-                // Until it is kept the backend has it; and where it cannot be kept, for as long as it has it.
+                // The backend has the log until it is stored. Where it cannot be stored, the backend has it for as
+                // long as it keeps it.
                 State::Succeeded | State::Failed | State::Removed if is_backends => return self.show_backends().await,
-                // Of a job that has ended and of which the backend has not said yet what that means, too.
-                State::Idle if is_backends && !self.told => return self.show_backends().await,
+                // So it is for an ended job whose outcome the backend has not reported yet.
+                State::Idle if is_backends && !self.head_sent => return self.show_backends().await,
                 State::Succeeded | State::Failed if self.wanted.follow => {
                     let waited = ended.get_or_insert_with(tokio::time::Instant::now).elapsed();
                     if waited >= ARRIVAL {
                         return Err(self.not_here_yet());
                     }
-                    // The front waits for an answer only so long.
+                    // The front waits only so long for an answer.
                     if waited >= LOOK {
                         self.begin().await?;
                     }
@@ -186,16 +192,17 @@ impl Source {
                 State::Succeeded | State::Failed => return Err(self.not_here_yet()),
                 State::Running => {
                     self.show_running().await?;
-                    // A backend does not say where in the log the last lines are: nobody could go on from there.
+                    // A backend does not report the position of the last lines: a client could not continue from
+                    // there.
                     let no_more = is_backends && self.wanted.tail_lines.is_some();
-                    if self.left == Some(0) || (!self.wanted.follow || no_more) && self.told {
+                    if self.remaining == Some(0) || (!self.wanted.follow || no_more) && self.head_sent {
                         return Ok(());
                     }
                 }
-                _ if self.told => return Ok(()),
+                _ if self.head_sent => return Ok(()),
                 state => {
-                    let (name, attempts) = (self.found.proc.name.name(), self.found.proc.status.attempts);
-                    return Err(Failure::bad_request(no_log(&name, state, attempts)));
+                    let (name, attempts) = (self.job.proc.name.name(), self.job.proc.status.attempts);
+                    return Err(StatusError::bad_request(no_log(&name, state, attempts)));
                 }
             }
             if self.parts.is_closed() {
@@ -206,81 +213,82 @@ impl Source {
         }
     }
 
-    async fn look(&mut self) -> Result<(), Failure> {
-        let name = self.found.proc.name.name();
-        self.found = self.jobs.find(&self.found.parent.namespace.clone(), &name).await?;
+    async fn look(&mut self) -> Result<(), StatusError> {
+        let name = self.job.proc.name.name();
+        self.job = self.jobs.find(&self.job.parent.namespace.clone(), &name).await?;
         Ok(())
     }
 
-    /// The run that was shown is over. Who has asked for just this one is told that there is another one.
-    fn is_over(&self) -> Result<(), Failure> {
-        if self.told || self.wanted.run.is_none() {
+    /// Ends the log, as its run is over. A client that has requested just this run gets an error if nothing was sent.
+    fn run_ended(&self) -> Result<(), StatusError> {
+        if self.head_sent || self.wanted.run.is_none() {
             return Ok(());
         }
-        let name = self.found.proc.name.name();
-        Err(Failure::conflict(format!("{name} was started again: what it has written since begins anew")))
+        let name = self.job.proc.name.name();
+        Err(StatusError::conflict(format!("{name} was started again: what it has written since begins anew")))
     }
 
-    fn not_here_yet(&self) -> Failure {
-        let name = self.found.proc.name.name();
-        Failure::unavailable(format!("{name} has ended and its output has not arrived yet: try again"))
+    fn not_here_yet(&self) -> StatusError {
+        let name = self.job.proc.name.name();
+        StatusError::unavailable(format!("{name} has ended and its output has not arrived yet: try again"))
     }
 
-    async fn show_stored(&mut self) -> Result<(), Failure> {
-        let folder =
-            self.jobs.planner.job_output(&self.found.parent.htcjob(), &self.found.parent.uid, self.found.index);
-        let (what, index) = (self.wanted.stream.file(), self.found.index);
+    async fn show_stored(&mut self) -> Result<(), StatusError> {
+        let folder = self.jobs.layout.job_output(&self.job.parent.htcjob(), &self.job.parent.uid, self.job.index);
+        let (what, index) = (self.wanted.stream.file(), self.job.index);
         let path = self
             .jobs
             .volume
             .step(move || written(&folder, what, index).ok_or_else(|| std::io::ErrorKind::NotFound.into()));
         let (file, length) = self.jobs.volume.opened(path.await?).await?;
-        if self.at > length && !self.told && backends::has_logs(self.found.parent.backend()) {
-            let (name, at) = (self.found.proc.name.name(), self.at);
-            return Err(Failure::expired(format!(
+        if self.position > length && !self.head_sent && backends::has_logs(self.job.parent.backend()) {
+            let (name, at) = (self.job.proc.name.name(), self.position);
+            return Err(StatusError::expired(format!(
                 "{length} bytes of the log of {name} are kept, and {at} were read before: what it has written since may be missing"
             )));
         }
-        if let Some(lines) = self.wanted.tail_lines.filter(|_| !self.shown) {
+        if let Some(lines) = self.wanted.tail_lines.filter(|_| !self.content_sent) {
             let from = length.saturating_sub(LOOK_BACK as u64);
             let end = self.jobs.volume.read(&file, from, LOOK_BACK).await?;
             let start = last_lines(&end, lines);
-            self.at = from + start as u64;
-            self.offset = Some(self.at);
+            self.position = from + start as u64;
+            self.offset = Some(self.position);
         }
         loop {
-            let part = self.jobs.volume.read(&file, self.at, PART).await?;
-            self.at += part.len() as u64;
+            let part = self.jobs.volume.read(&file, self.position, PART).await?;
+            self.position += part.len() as u64;
             if part.is_empty() || !self.send(&part).await {
                 return self.begin().await;
             }
         }
     }
 
-    async fn show_running(&mut self) -> Result<(), Failure> {
-        if backends::has_logs(self.found.parent.backend()) {
+    async fn show_running(&mut self) -> Result<(), StatusError> {
+        if backends::has_logs(self.job.parent.backend()) {
             return self.show_backends().await;
         }
-        if self.at >= SENT {
+        if self.position >= SENT {
             return Err(self.too_much());
         }
-        let schedd = self.jobs.schedd(&self.found.parent)?;
-        let _turn = self.jobs.turns.log(&self.user).await?;
-        let unavailable = |unknown: Unknown| Failure::unavailable(unknown.message);
-        let (uid, stream, follow) = (&self.found.parent.uid, self.wanted.stream, self.wanted.follow);
-        let last_lines_of = self.wanted.tail_lines.filter(|_| !self.shown);
-        // Where the last lines are matters only to who goes on from there.
-        let extent = if last_lines_of.is_some() && !follow { Extent::Last(LOOK_BACK as u64) } else { Extent::All };
-        let tail = schedd.tail(uid, self.found.index, stream, extent, follow).await.map_err(unavailable)?;
+        let schedd = self.jobs.schedd(&self.job.parent)?;
+        let _turn = self.jobs.limits.log(&self.user).await?;
+        let unavailable = |unknown: QueryError| StatusError::unavailable(unknown.message);
+        let (uid, stream, follow) = (&self.job.parent.uid, self.wanted.stream, self.wanted.follow);
+        let last_lines_of = self.wanted.tail_lines.filter(|_| !self.content_sent);
+        // The position of the last lines matters only to a client that continues from there.
+        let extent =
+            if last_lines_of.is_some() && !follow { TailRange::Last(LOOK_BACK as u64) } else { TailRange::All };
+        let tail = schedd.tail(uid, self.job.index, stream, extent, follow).await.map_err(unavailable)?;
         let Some(Tail { start, mut parts }) = tail else { return Ok(()) };
-        // What the ledger knows of the run may be late: without HTCondor's word an interruption right now would not be seen.
+        // The ledger may learn of a new run late. Without HTCondor's start time an interruption right now would go
+        // unnoticed.
         let start = start.and_then(|date| Timestamp::from_second(date.0).ok());
-        if !self.told && self.wanted.run.is_none() {
-            self.start = start.or(self.start);
+        if !self.head_sent && self.wanted.run.is_none() {
+            self.run_start = start.or(self.run_start);
         } else if self.began_again(start) {
-            return self.is_over();
+            return self.run_ended();
         }
-        // The next byte that comes.
+        // Position of the next byte that arrives.
         let mut next = 0;
         if let Some(lines) = last_lines_of {
             let most = follow.then_some(BACKLOG_IN_ALL);
@@ -288,9 +296,9 @@ impl Source {
             if backlog.total > SENT {
                 return Err(self.too_much());
             }
-            (next, self.at) = (backlog.total, backlog.total);
+            (next, self.position) = (backlog.total, backlog.total);
             let from = last_lines(&backlog.kept, lines);
-            // Of the end of a file alone it is not known where it begins.
+            // Of the end of a file alone, the position is not known.
             self.offset = follow.then(|| backlog.total - (backlog.kept.len() - from) as u64);
             if !self.send(&backlog.kept[from..]).await {
                 return Ok(());
@@ -302,13 +310,13 @@ impl Source {
                     let Some(part) = part else { return self.begin().await };
                     let part = part.map_err(unavailable)?;
                     let end = next + part.len() as u64;
-                    // What was sent already is not sent again.
-                    let new = usize::try_from(self.at.saturating_sub(next)).unwrap_or(usize::MAX).min(part.len());
+                    // Bytes that were sent already are not sent again.
+                    let new = usize::try_from(self.position.saturating_sub(next)).unwrap_or(usize::MAX).min(part.len());
                     next = end;
                     if new < part.len() && !self.send(&part[new..]).await {
                         return Ok(());
                     }
-                    self.at = self.at.max(end);
+                    self.position = self.position.max(end);
                     if next >= SENT {
                         return Err(self.too_much());
                     }
@@ -316,7 +324,7 @@ impl Source {
                 () = tokio::time::sleep(LOOK) => {
                     self.begin().await?;
                     self.look().await?;
-                    if self.found.proc.status.state != State::Running || self.began_again(began(&self.found)) {
+                    if self.job.proc.status.state != State::Running || self.began_again(began(&self.job)) {
                         return Ok(());
                     }
                 }
@@ -324,47 +332,48 @@ impl Source {
         }
     }
 
-    fn too_much(&self) -> Failure {
-        Failure::bad_request(format!(
+    fn too_much(&self) -> StatusError {
+        StatusError::bad_request(format!(
             "{} runs, and of a job that runs no more than {SENT} bytes of its log can be read: wait until it has ended, or ask for its \
              last lines only, without following it",
-            self.found.proc.name.name()
+            self.job.proc.name.name()
         ))
     }
 
-    /// Whether HTCondor has begun the job again since the log began, if this is when it did last. Its count of starts does not tell: it
-    /// comes a moment later (seen with 23.9 and 25.14), and never if the run was over by then (23.9).
+    /// Returns whether HTCondor has started the job again since the log began. `last`: time of its last start.
+    /// HTCondor's count of starts cannot be used: it is updated a moment later (seen with 23.9 and 25.14), and never
+    /// if the run was over by then (23.9).
     fn began_again(&mut self, last: Option<Timestamp>) -> bool {
-        last.is_some_and(|last| last > *self.start.get_or_insert(last))
+        last.is_some_and(|last| last > *self.run_start.get_or_insert(last))
     }
 
-    /// There is a log, if an empty one.
-    pub(super) async fn begin(&mut self) -> Result<(), Failure> {
-        if !self.told {
+    /// Reports that there is a log, if an empty one.
+    pub(super) async fn begin(&mut self) -> Result<(), StatusError> {
+        if !self.head_sent {
             self.tells();
             let _ = self.parts.send(Ok(Bytes::new())).await;
         }
         Ok(())
     }
 
-    /// What the answer is of is known by now.
+    /// Fixes the metadata of the answer, which are known by now.
     fn tells(&mut self) {
-        self.told = true;
-        let _ = self.begins.set(LogStart { run: self.start, offset: self.offset, first_line: self.first_line });
+        self.head_sent = true;
+        let _ = self.begins.set(LogStart { run: self.run_start, offset: self.offset, first_line: self.first_line });
     }
 
-    /// Whether more is wanted.
+    /// Sends a part. Returns whether more is wanted.
     pub(super) async fn send(&mut self, part: &[u8]) -> bool {
-        let most = self.left.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
+        let most = self.remaining.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
         let part = &part[..part.len().min(most)];
-        self.left = self.left.map(|left| left.saturating_sub(part.len() as u64));
+        self.remaining = self.remaining.map(|left| left.saturating_sub(part.len() as u64));
         self.tells();
-        self.shown = true;
-        self.parts.send(Ok(Bytes::copy_from_slice(part))).await.is_ok() && self.left != Some(0)
+        self.content_sent = true;
+        self.parts.send(Ok(Bytes::copy_from_slice(part))).await.is_ok() && self.remaining != Some(0)
     }
 }
 
-/// Why there is nothing, and what to do.
+/// Returns the message why there is no log, and what to do.
 fn no_log(name: &str, state: State, attempts: u32) -> String {
     let none = format!("{name} is {state}: it has no log");
     let unreadable = "what its last run has written cannot be read: HTCondor drops what a run that it interrupts has written, and keeps to \
@@ -381,24 +390,24 @@ fn no_log(name: &str, state: State, attempts: u32) -> String {
     }
 }
 
-/// When the job was started last, as far as the ledger knows.
-fn began(found: &Found) -> Option<Timestamp> {
+/// Returns when the job was started last, as recorded in the ledger.
+fn began(found: &FoundJob) -> Option<Timestamp> {
     found.proc.status.start_time.as_ref()?.parse().ok()
 }
 
-/// What a job had written when it was asked for.
+/// Output that a job had written before the request.
 struct Backlog {
     total: u64,
-    /// The end of it.
+    /// End of the output.
     kept: Vec<u8>,
 }
 
 impl Backlog {
-    /// `most`: how long it is read at most, of a log that does not end.
+    /// Reads the backlog. `most`: maximum time for a log that does not end.
     async fn read(
-        parts: &mut mpsc::Receiver<Result<Vec<u8>, Unknown>>,
+        parts: &mut mpsc::Receiver<Result<Vec<u8>, QueryError>>,
         most: Option<Duration>,
-    ) -> Result<Self, Unknown> {
+    ) -> Result<Self, QueryError> {
         let mut backlog = Self { total: 0, kept: Vec::new() };
         let begun = tokio::time::Instant::now();
         let mut silent = most.map(|most| begun + FIRST.min(most));
@@ -425,7 +434,7 @@ impl Backlog {
     }
 }
 
-/// Where the last so many lines begin.
+/// Returns where the last `lines` lines begin.
 fn last_lines(text: &[u8], lines: usize) -> usize {
     if lines == 0 {
         return text.len();
@@ -442,7 +451,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_are_whole() {
+    fn tail_consists_of_whole_lines() {
         let text = b"one\ntwo\nthree\n";
         let last = |lines| &text[last_lines(text, lines)..];
         assert_eq!(last(0), b"");
@@ -453,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_job_has_no_log_is_said() {
+    fn missing_log_is_explained() {
         let (unreadable, release, not_started) =
             ("HTCondor drops what a run that it interrupts", "Release", "not started");
         let again = "until it runs again";
@@ -480,7 +489,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_a_job_that_always_writes_the_last_lines_come_too() {
+    async fn tail_of_a_continuously_written_log_is_returned() {
         let (sender, mut parts) = mpsc::channel(1);
         let writes = tokio::spawn(async move { while sender.send(Ok(b"line\n".to_vec())).await.is_ok() {} });
         let most = Duration::from_millis(20);

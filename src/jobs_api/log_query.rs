@@ -1,34 +1,34 @@
-//! What is wanted of a log.
+//! Query of a request for a log.
 
 use jiff::Timestamp;
 
-use crate::condor::tail::Stream;
-use crate::procs::answer::Failure;
-use crate::procs::list::parameters;
+use crate::jobs_api::resource::list::parameters;
+use crate::jobs_api::resource::status_error::StatusError;
+use htcondor::tail::Stream;
 
-/// What is wanted of a log: words of `kubectl logs`.
+/// Query of a request for a log; the parameters are those of `kubectl logs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogQuery {
     pub(super) stream: Stream,
     pub(super) follow: bool,
-    /// The last so many lines of what there is.
+    /// Number of last lines to send.
     pub(super) tail_lines: Option<usize>,
-    /// At most so many bytes.
+    /// Maximum number of bytes.
     pub(super) limit_bytes: Option<u64>,
-    /// From this byte of the file on.
+    /// First byte of the file to send.
     pub(super) offset: u64,
-    /// Of the run that began then, and of no other.
+    /// Start time of the run: only this one is sent.
     pub(super) run: Option<Timestamp>,
-    /// The line from which the offset is counted was written then.
+    /// Time of the line from which the offset is counted.
     pub(super) first_line: Option<Timestamp>,
 }
 
 impl LogQuery {
-    /// From a query.
-    pub(super) fn parse(query: &str) -> Result<Self, Failure> {
+    /// Parses a query.
+    pub(super) fn parse(query: &str) -> Result<Self, StatusError> {
         let mut wanted = Self::default();
         for (name, value) in parameters(query)? {
-            let wrong = || Failure::wrong_parameter(&name, &value);
+            let wrong = || StatusError::wrong_parameter(&name, &value);
             match name.as_str() {
                 "stream" => {
                     wanted.stream = match value.as_str() {
@@ -44,11 +44,11 @@ impl LogQuery {
                 "run" => wanted.run = Some(value.parse().map_err(|_| wrong())?),
                 "firstLine" => wanted.first_line = Some(value.parse().map_err(|_| wrong())?),
                 "pretty" | "timeout" => {}
-                _ => return Err(Failure::unknown_parameter(&name)),
+                _ => return Err(StatusError::unknown_parameter(&name)),
             }
         }
         if wanted.tail_lines.is_some() && wanted.offset > 0 {
-            return Err(Failure::bad_request("tailLines and offset exclude each other"));
+            return Err(StatusError::bad_request("tailLines and offset exclude each other"));
         }
         Ok(wanted)
     }
@@ -59,9 +59,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_refused() {
+    fn unknown_log_parameters_are_refused() {
         let run = LogQuery::parse("run=2026-01-02T03:04:05Z").unwrap().run.unwrap();
-        assert_eq!(run.to_string(), "2026-01-02T03:04:05Z", "what the answer's head says can be asked for");
+        assert_eq!(run.to_string(), "2026-01-02T03:04:05Z", "the run of the answer's header can be requested");
         let wanted = LogQuery::parse("stream=err&follow=true&tailLines=5&limitBytes=10").unwrap();
         assert_eq!((wanted.stream, wanted.follow, wanted.tail_lines), (Stream::Err, true, Some(5)));
         for query in [

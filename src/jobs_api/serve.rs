@@ -7,48 +7,57 @@ use actix_web::http::header::{ACCEPT, RETRY_AFTER};
 use actix_web::web::Bytes;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::Stream;
+use htc_api::htcproc::{API_VERSION, HTCProc, ProcName};
+use htc_ledger::LedgerError;
 use serde_json::json;
 use tracing::Instrument as _;
 
-use super::files::whole;
 use super::log_query::LogQuery;
-use super::walk::Walk;
-use super::watch::Watching;
-use super::{Found, Jobs, Records, files, in_span, log, now, wish};
-use crate::backends::Asked;
-use crate::ledger::LedgerError;
-use crate::mtls::{Accepted, Shown, server};
-use crate::procs::answer::Failure;
-use crate::procs::list::{Cursor, Form, Query};
-use crate::procs::story::{HTCStory, STORIES};
-use crate::procs::target::{ObjectKind, Target};
-use crate::procs::{API_VERSION, HTCProc, Parent, ProcName, table};
-use crate::receiver::door::Limits;
-use crate::receiver::port::{Clients, serve as serve_port};
-use crate::receiver::{ListenError, Port};
+use super::watch::WatchStream;
+use super::{FoundJob, JobsService, Records, files, in_span, log, now};
+use crate::backends::JobFeature;
+use crate::backends::procs::Parent;
+use crate::http::ListenError;
+use crate::http::connection_limiter::ConnectionLimits;
+use crate::http::mtls::{ServerCertificate, TrustedClients, server_config};
+use crate::http::port::Port;
+use crate::http::port::{Clients, serve as serve_port};
+use crate::jobs_api::actions as wish;
+use crate::jobs_api::files::htcjob_archive as whole;
+use crate::jobs_api::pager::JobPager;
+use crate::jobs_api::resource::list::{Cursor, Form, Query};
+use crate::jobs_api::resource::request_path::{ObjectKind, RequestPath};
+use crate::jobs_api::resource::status_error::StatusError;
+use crate::jobs_api::resource::story::{HTCStory, STORIES};
+use crate::jobs_api::resource::table;
 
-/// Threads of the port.
+/// Number of threads of the port.
 const THREADS: usize = 2;
 
-/// Only fronts end their handshakes.
-const LIMITS: Limits = Limits { waiting: 512, each: 64, known: 1024 };
+/// Only fronts complete their handshakes.
+const LIMITS: ConnectionLimits = ConnectionLimits { waiting: 512, per_address: 64, known: 1024 };
 
 /// The leader's port: served until it is dropped.
 pub type LeaderPort = Port;
 
-/// Serves the jobs to who is `accepted`.
-pub fn listen(address: SocketAddr, jobs: Jobs, shown: Shown, accepted: Accepted) -> Result<LeaderPort, ListenError> {
-    let config = server(shown, accepted)?;
+/// Serves the jobs to the clients in `accepted`.
+pub fn listen(
+    address: SocketAddr,
+    jobs: JobsService,
+    shown: ServerCertificate,
+    accepted: TrustedClients,
+) -> Result<LeaderPort, ListenError> {
+    let config = server_config(shown, accepted)?;
     serve_port(address, THREADS, LIMITS, Clients::Certified(config), move |app| {
         app.app_data(web::Data::new(jobs.clone())).default_service(web::to(answer));
     })
 }
 
-async fn answer(request: HttpRequest, jobs: web::Data<Jobs>) -> HttpResponse {
-    let Some(target) = Target::parse(request.uri().path()) else { return refuse(&Failure::no_such_path()) };
-    let Target { kind, namespace, name, .. } = &target;
+async fn answer(request: HttpRequest, jobs: web::Data<JobsService>) -> HttpResponse {
+    let Some(target) = RequestPath::parse(request.uri().path()) else { return refuse(&StatusError::no_such_path()) };
+    let RequestPath { kind, namespace, name, .. } = &target;
     let (namespace, name) = (namespace.as_deref(), name.as_deref());
-    // Every log line from here on names what it is about.
+    // Every log line from here on names the object of the request.
     let span = tracing::error_span!("request", resource = kind.resource(), namespace, name);
     match serve(&request, target, &jobs).instrument(span).await {
         Ok(response) => response,
@@ -56,8 +65,8 @@ async fn answer(request: HttpRequest, jobs: web::Data<Jobs>) -> HttpResponse {
     }
 }
 
-/// A refusal, as Kubernetes writes it.
-pub(crate) fn refuse(failure: &Failure) -> HttpResponse {
+/// Returns a refusal as a Kubernetes `Status`.
+pub(crate) fn refuse(failure: &StatusError) -> HttpResponse {
     let code = StatusCode::from_u16(failure.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = HttpResponse::build(code);
     if let Some(seconds) = failure.retry_after {
@@ -66,34 +75,34 @@ pub(crate) fn refuse(failure: &Failure) -> HttpResponse {
     response.json(failure.status())
 }
 
-impl From<LedgerError> for Failure {
+impl From<LedgerError> for StatusError {
     fn from(error: LedgerError) -> Self {
-        tracing::warn!(%error, "the jobs API cannot read the ledger");
+        tracing::warn!(%error, "ledger unreadable, request failed");
         Self::unavailable(format!("the operator cannot read its ledger: {error}"))
     }
 }
 
-async fn serve(request: &HttpRequest, target: Target, jobs: &Jobs) -> Result<HttpResponse, Failure> {
+async fn serve(request: &HttpRequest, target: RequestPath, jobs: &JobsService) -> Result<HttpResponse, StatusError> {
     jobs.records.must_be_complete()?;
     let user = request.headers().get("X-Remote-User").and_then(|user| std::str::from_utf8(user.as_bytes()).ok());
     let user = user.unwrap_or("somebody");
-    let records = Records { steps: jobs.records.steps.of(user), ..jobs.records.clone() };
+    let records = Records { ledger_steps: jobs.records.ledger_steps.of(user), ..jobs.records.clone() };
     if let Some(wanted) = target.action(request.method().as_str())? {
         let (namespace, name) = (target.namespace.unwrap_or_default(), target.name.unwrap_or_default());
-        return wish::wish(jobs, &namespace, &name, wanted, user).await;
+        return wish::request_action(jobs, &namespace, &name, wanted, user).await;
     }
     let namespace = target.namespace.as_deref();
     let words = request.uri().query().unwrap_or_default();
     match (target.kind, &target.name) {
         (ObjectKind::Procs, _) => {}
-        (ObjectKind::Stories, None) => return Err(Failure::no_such_path()),
+        (ObjectKind::Stories, None) => return Err(StatusError::no_such_path()),
         (ObjectKind::Stories, Some(name)) => {
             let namespace = namespace.unwrap_or_default();
             let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
             return match target.subresource.as_deref() {
                 None => story(jobs, namespace, name, Query::parse(words, accept)?.form).await,
                 Some("files") => whole::whole(jobs, user, parent(jobs, namespace, name).await?, words).await,
-                Some(_) => Err(Failure::no_such_path()),
+                Some(_) => Err(StatusError::no_such_path()),
             };
         }
     }
@@ -103,26 +112,26 @@ async fn serve(request: &HttpRequest, target: Target, jobs: &Jobs) -> Result<Htt
             "log" => log::log(jobs, user, find.await?, LogQuery::parse(words)?).await,
             "files" => {
                 let found = find.await?;
-                found.must_have(Asked::Files)?;
+                found.require_feature(JobFeature::Files)?;
                 files::files(jobs, user, found, files::FilesQuery::parse(words)?).await
             }
             "analysis" => {
                 let found = find.await?;
-                found.must_have(Asked::Analysis)?;
+                found.require_feature(JobFeature::Analysis)?;
                 analysis(jobs, user, &found).await
             }
-            _ => Err(Failure::no_such_path()),
+            _ => Err(StatusError::no_such_path()),
         };
     }
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
     let query = Query::parse(words, accept)?;
     match (target.name, target.subresource) {
-        (_, Some(_)) => Err(Failure::no_such_path()),
+        (_, Some(_)) => Err(StatusError::no_such_path()),
         (Some(name), None) => get(jobs, namespace.unwrap_or_default(), &name, query.form).await,
         (None, None) => match query.watch {
             Some(watch) => {
-                let watching = Watching::begin(records, namespace, &query, watch).await?;
-                Ok(stream(futures::stream::unfold(watching, Watching::next)))
+                let watching = WatchStream::begin(records, namespace, &query, watch).await?;
+                Ok(stream(futures::stream::unfold(watching, WatchStream::next)))
             }
             None => list(records, namespace, query).await,
         },
@@ -133,7 +142,7 @@ fn stream(parts: impl Stream<Item = Result<Bytes, LedgerError>> + 'static) -> Ht
     HttpResponse::Ok().content_type("application/json").streaming(in_span(parts))
 }
 
-async fn get(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<HttpResponse, Failure> {
+async fn get(jobs: &JobsService, namespace: &str, name: &str, form: Form) -> Result<HttpResponse, StatusError> {
     let version = jobs.records.ledger.sequence();
     let proc = jobs.find(namespace, name).await?.proc;
     Ok(HttpResponse::Ok().json(match form {
@@ -145,26 +154,26 @@ async fn get(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<Htt
     }))
 }
 
-/// The `HTCJob` that has a story of this name.
-async fn parent(jobs: &Jobs, namespace: &str, name: &str) -> Result<Parent, Failure> {
-    jobs.records.parent(namespace, name).await?.ok_or_else(|| Failure::no_such(STORIES, name))
+/// Returns the `HTCJob` whose story has this name.
+async fn parent(jobs: &JobsService, namespace: &str, name: &str) -> Result<Parent, StatusError> {
+    jobs.records.parent(namespace, name).await?.ok_or_else(|| StatusError::no_such(STORIES, name))
 }
 
-/// What has happened to an `HTCJob`.
-async fn story(jobs: &Jobs, namespace: &str, name: &str, form: Form) -> Result<HttpResponse, Failure> {
+/// Answers with the story of an `HTCJob`.
+async fn story(jobs: &JobsService, namespace: &str, name: &str, form: Form) -> Result<HttpResponse, StatusError> {
     let parent = parent(jobs, namespace, name).await?;
     let rows = jobs.records.ledger.story(parent.uid.clone()).await?;
     Ok(HttpResponse::Ok().json(HTCStory::of(&parent, rows).answer(form)))
 }
 
-/// Why a job is idle, in HTCondor's words.
-async fn analysis(jobs: &Jobs, user: &str, found: &Found) -> Result<HttpResponse, Failure> {
-    let _turn = jobs.turns.analysis(user).await?;
+/// Answers why a job is idle, in HTCondor's words.
+async fn analysis(jobs: &JobsService, user: &str, found: &FoundJob) -> Result<HttpResponse, StatusError> {
+    let _turn = jobs.limits.analysis(user).await?;
     let schedd = jobs.schedd(&found.parent)?;
     let analysis = schedd.analyze(&found.parent.uid, found.index).await;
-    match analysis.map_err(|unknown| Failure::unavailable(unknown.message))? {
+    match analysis.map_err(|unknown| StatusError::unavailable(unknown.message))? {
         Some(text) => Ok(HttpResponse::Ok().content_type("text/plain; charset=utf-8").body(text + "\n")),
-        None => Err(Failure::bad_request(format!(
+        None => Err(StatusError::bad_request(format!(
             "only idle jobs are analysed: {} is {}",
             found.proc.name.name(),
             found.proc.status.state
@@ -172,16 +181,16 @@ async fn analysis(jobs: &Jobs, user: &str, found: &Found) -> Result<HttpResponse
     }
 }
 
-async fn list(records: Records, namespace: Option<&str>, query: Query) -> Result<HttpResponse, Failure> {
+async fn list(records: Records, namespace: Option<&str>, query: Query) -> Result<HttpResponse, StatusError> {
     let newest = records.ledger.sequence();
     if let Some(from) = &query.from {
         records.must_have_had(from.version)?;
     }
     let version = query.from.as_ref().map_or(newest, |from| from.version);
-    let walk = Walk::new(records, namespace, query.selection, query.from.as_ref()).await?;
+    let walk = JobPager::new(records, namespace, query.selection, query.from.as_ref()).await?;
     let page =
         Page { walk, form: query.form, left: query.limit, version, last: None, written: 0, begun: false, over: false };
-    // The first part tells whether there is an answer at all.
+    // The first part decides whether there is an answer at all.
     let (first, page) = page.next().await?;
     let rest = futures::stream::unfold(page, |page| async move {
         if page.over {
@@ -190,7 +199,7 @@ async fn list(records: Records, namespace: Option<&str>, query: Query) -> Result
         match page.next().await {
             Ok((part, page)) => Some((Ok(part), page)),
             Err(error) => {
-                tracing::warn!(%error, "a list ends in the middle: the ledger cannot be read");
+                tracing::warn!(%error, "ledger unreadable, list cut short");
                 None
             }
         }
@@ -199,9 +208,9 @@ async fn list(records: Records, namespace: Option<&str>, query: Query) -> Result
     Ok(stream(futures::StreamExt::chain(first, rest)))
 }
 
-/// One answer to a list. Its metadata come last: whether there is more is known at the end.
+/// One answer to a list. Its metadata come last: whether there are more jobs is known at the end.
 struct Page {
-    walk: Walk,
+    walk: JobPager,
     form: Form,
     left: Option<usize>,
     version: i64,
@@ -212,12 +221,12 @@ struct Page {
 }
 
 impl Page {
-    /// The next part of the text.
+    /// Returns the next part of the text.
     async fn next(mut self) -> Result<(Bytes, Self), LedgerError> {
         let mut text = if self.begun { String::new() } else { self.head() };
         self.begun = true;
         while !self.over {
-            // One more than are wanted says that there are more.
+            // One job more than requested shows that there are more.
             let most = self.left.map_or(usize::MAX, |left| left.saturating_add(1));
             let Some(procs) = self.walk.next_of(most).await? else {
                 self.end(&mut text, None);

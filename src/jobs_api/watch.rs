@@ -1,4 +1,4 @@
-//! What has changed, and goes on changing.
+//! Watches: sends the changes of jobs as they happen.
 
 mod htcjobs;
 
@@ -6,66 +6,70 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use actix_web::web::Bytes;
+use htc_api::htcproc::{API_VERSION, HTCProc};
+use htc_ledger::LedgerError;
+use htc_machine::ids::{Index, Uid};
+use htc_machine::indices::Indices;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use self::htcjobs::HTCJobs;
-use super::walk::Walk;
+use self::htcjobs::WatchedHTCJobs;
 use super::{Records, now};
-use crate::backends::Row;
-use crate::ledger::LedgerError;
-use crate::machine::ids::{Index, Uid};
-use crate::machine::indices::Indices;
-use crate::procs::answer::Failure;
-use crate::procs::list::{Form, Query, Watch};
-use crate::procs::selection::Selection;
-use crate::procs::{API_VERSION, HTCProc, Parent, table};
+use crate::backends::RecordedProc;
+use crate::backends::procs::Parent;
+use crate::jobs_api::pager::JobPager;
+use crate::jobs_api::resource::list::{Form, Query, Watch};
+use crate::jobs_api::resource::selection::Selection;
+use crate::jobs_api::resource::status_error::StatusError;
+use crate::jobs_api::resource::table;
 
-/// Pause between two looks at the ledger.
+/// Pause between two reads of the ledger.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How often who wants to know is told up to which version nothing has been missed.
+/// Interval between two bookmarks, which give the client a version up to which it has missed nothing.
 const BOOKMARK: Duration = Duration::from_secs(60);
-/// How often something is sent at least, so that a connection on which nothing comes is known to be broken.
+/// Maximum time without sending anything, so that a broken connection is noticed.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(30);
-/// How long a watch lasts whose client does not say.
+/// Duration of a watch in seconds whose client does not request one.
 const USUAL: u64 = 1800;
-/// Most changes that are read in one step of the ledger.
+/// Maximum number of changes read in one step of the ledger.
 const PART: usize = 1000;
 
-/// What is told of the jobs that a walk comes by.
+/// Reason why jobs of an `HTCJob` are sent.
 #[derive(Clone, Debug)]
-enum Tell {
-    /// All that there is, to who asks for that first.
-    First,
-    /// Those that are asked for since the `HTCJob`'s items were counted, and were not asked for before.
-    More(Indices),
-    /// The `HTCJob` has come.
-    Come,
-    /// It has gone. The ledger keeps its rows for a while.
-    Gone(Uid),
-    /// It was cut short: what was not submitted never will be.
+enum WatchUpdate {
+    /// All existing jobs, to a client that requests them first.
+    Initial,
+    /// The `HTCJob`'s items were counted: sends the jobs that are requested only since then. Contains the jobs that
+    /// were requested before.
+    ItemsCounted(Indices),
+    /// The `HTCJob` was added.
+    Added,
+    /// The `HTCJob` was deleted. The ledger keeps its rows for a while.
+    Deleted(Uid),
+    /// The `HTCJob` was cut short: jobs that were not submitted never will be.
     GivenUp,
 }
 
 /// A watch.
-pub(super) struct Watching {
+pub(super) struct WatchStream {
     records: Records,
     selection: Selection,
     form: Form,
     bookmarks: bool,
-    /// All changes up to this version are told.
+    /// All changes up to this version have been sent.
     told: i64,
-    /// The `HTCJob`s whose jobs were told.
-    htcjobs: HTCJobs,
-    /// Of a selection that jobs come into and leave: those that are in it.
+    /// `HTCJob`s whose jobs have been sent.
+    htcjobs: WatchedHTCJobs,
+    /// Jobs that are in the selection, if jobs can enter and leave it.
     inside: BTreeMap<Uid, BTreeSet<u32>>,
-    /// By HTCJob and index, the version of jobs that were told with their HTCJob, and whose change is still to come.
+    /// Jobs that were sent with their HTCJob before their change was read: their version, by HTCJob and index.
     ahead: BTreeMap<Uid, BTreeMap<u32, i64>>,
-    /// What is told at the moment, before anything else: a part of the walk at a step, for an HTCJob may have 100,000 jobs.
-    walk: Option<(Walk, Tell)>,
-    /// `HTCJob`s of which that is told next.
-    next: VecDeque<(Parent, Tell)>,
-    /// Those whose state has changed since the watch's version, until they are told: it is not known whether they were selected then.
+    /// Jobs that are being sent, before anything else. An HTCJob may have 100,000 jobs, so it goes part by part.
+    walk: Option<(JobPager, WatchUpdate)>,
+    /// `HTCJob`s whose jobs are sent next.
+    next: VecDeque<(Parent, WatchUpdate)>,
+    /// Jobs whose state has changed since the watch's version, until they are sent: it is not known whether they were
+    /// selected then.
     unclear: BTreeMap<Uid, BTreeSet<u32>>,
     columns: bool,
     until: Instant,
@@ -73,27 +77,31 @@ pub(super) struct Watching {
     heard: Instant,
 }
 
-impl Watching {
-    /// From a version on, which a list has given; or from all that there is.
+impl WatchStream {
+    /// Begins at a version that a list has returned, or with all existing jobs.
     pub(super) async fn begin(
         records: Records,
         namespace: Option<&str>,
         query: &Query,
         watch: Watch,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, StatusError> {
         let began = records.ledger.sequence();
         if let Some(since) = watch.since {
             records.must_have_had(since)?;
         }
         let selection = query.selection.clone();
-        let htcjobs = HTCJobs::listed(records.clone(), namespace, &selection).await?;
+        let htcjobs = WatchedHTCJobs::listed(records.clone(), namespace, &selection).await?;
         let (mut next, mut known) = (VecDeque::new(), VecDeque::new());
         if let Some(since) = watch.since {
             htcjobs.must_be_whole_since(since).await?;
-            // The others are new to who knows what there was then.
+            // Other `HTCJob`s are new to a client that knows the state at that version.
             let then = records.ledger.recorded_until(since).await?;
             for parent in htcjobs.parents().cloned() {
-                if then.contains(&parent.uid) { known.push_back(parent) } else { next.push_back((parent, Tell::Come)) }
+                if then.contains(&parent.uid) {
+                    known.push_back(parent);
+                } else {
+                    next.push_back((parent, WatchUpdate::Added));
+                }
             }
         }
         let seconds = watch.seconds.unwrap_or(USUAL);
@@ -116,17 +124,17 @@ impl Watching {
         };
         if watch.since.is_none() {
             let all = watching.htcjobs.parents().cloned().collect();
-            let walk = Walk::through(watching.records.clone(), all, watching.selection.clone());
-            watching.walk = Some((walk, Tell::First));
+            let walk = JobPager::through(watching.records.clone(), all, watching.selection.clone());
+            watching.walk = Some((walk, WatchUpdate::Initial));
         } else if watching.selection.can_change() {
-            let walk = Walk::through(watching.records.clone(), known, watching.selection.at_any_time());
+            let walk = JobPager::through(watching.records.clone(), known, watching.selection.at_any_time());
             watching.remember(walk).await?;
         }
         Ok(watching)
     }
 
-    /// Which were in the selection when the watch's version was, and of which that is not known.
-    async fn remember(&mut self, mut walk: Walk) -> Result<(), Failure> {
+    /// Records which jobs were in the selection at the watch's version, and for which that is not known.
+    async fn remember(&mut self, mut walk: JobPager) -> Result<(), StatusError> {
         while let Some(procs) = walk.next().await? {
             for proc in procs {
                 if proc.name.stated > self.told {
@@ -137,17 +145,17 @@ impl Watching {
                 }
             }
         }
-        // A job without a row was remembered as it is since then.
-        self.htcjobs.must_be_unchanged_as_a_whole_since(self.told).await
+        // A job without a row was recorded with its present state.
+        self.htcjobs.check_unchanged_since(self.told).await
     }
 
-    /// The next frames; none at the end.
+    /// Returns the next frames; `None` at the end.
     pub(super) async fn next(mut self) -> Option<(Result<Bytes, LedgerError>, Self)> {
         loop {
             let text = match self.step().await {
                 Ok(text) => text,
                 Err(error) => {
-                    tracing::warn!(%error, "a watch of jobs ends: the ledger cannot be read");
+                    tracing::warn!(%error, "ledger unreadable, watch ended");
                     return None;
                 }
             };
@@ -170,11 +178,12 @@ impl Watching {
         if !text.is_empty() {
             return Ok(text);
         }
-        // What is let go after that is told with a later version.
+        // A later release is sent with a later version.
         let newest = self.records.ledger.sequence();
         let since = (newest > self.told).then_some(self.told);
         self.next.extend(self.htcjobs.look(since).await?);
-        // The watch's version stays where it is until all of that is told: who goes on from there is told all of it once more.
+        // The watch's version stays until all of that is sent. A client that continues from there gets all of it once
+        // more.
         self.tell_next(&mut text).await?;
         if self.is_telling() {
             return Ok(text);
@@ -196,10 +205,10 @@ impl Watching {
         self.walk.is_some() || !self.next.is_empty()
     }
 
-    /// The next part of what is to be told before any change, if there is something.
+    /// Sends the next part of what comes before any change, if there is something.
     async fn tell_next(&mut self, text: &mut String) -> Result<(), LedgerError> {
         while text.is_empty() {
-            let begin = |(parent, tell)| (Walk::of(self.records.clone(), parent), tell);
+            let begin = |(parent, tell)| (JobPager::of(self.records.clone(), parent), tell);
             let Some((mut walk, tell)) = self.walk.take().or_else(|| self.next.pop_front().map(begin)) else {
                 return Ok(());
             };
@@ -210,7 +219,7 @@ impl Watching {
                     }
                     self.walk = Some((walk, tell));
                 }
-                (None, Tell::Gone(uid)) => {
+                (None, WatchUpdate::Deleted(uid)) => {
                     self.inside.remove(uid);
                     self.unclear.remove(uid);
                 }
@@ -220,38 +229,38 @@ impl Watching {
         Ok(())
     }
 
-    /// Tells of one job that a walk has come by.
-    fn tell(&mut self, text: &mut String, proc: HTCProc, tell: &Tell) {
+    /// Sends one job of a part, if it is to be sent.
+    fn tell(&mut self, text: &mut String, proc: HTCProc, tell: &WatchUpdate) {
         let uid = Uid::from(proc.name.htcjob_uid.as_str());
         let index = proc.spec.index;
-        // A walk through one HTCJob comes by all of its jobs.
+        // A pager through one HTCJob returns all of its jobs.
         let has = |jobs: &BTreeMap<Uid, BTreeSet<u32>>| jobs.get(&uid).is_some_and(|jobs| jobs.contains(&index));
         let ours = self.selection.matches(&proc) || has(&self.inside) || has(&self.unclear);
         match tell {
-            Tell::First => {
+            WatchUpdate::Initial => {
                 self.enter(&proc);
                 self.write(text, "ADDED", &proc);
             }
-            Tell::GivenUp => {
+            WatchUpdate::GivenUp => {
                 if proc.status.id.is_none() {
                     self.tell_one(text, proc);
                 }
             }
             _ if !ours => {}
-            Tell::More(before) => {
+            WatchUpdate::ItemsCounted(before) => {
                 if proc.status.id.is_none() && !before.contains(Index(index)) {
                     self.enter(&proc);
                     self.frame(text, "ADDED", proc);
                 }
             }
-            Tell::Come => {
+            WatchUpdate::Added => {
                 self.enter(&proc);
                 if proc.name.version > self.told {
                     self.ahead.entry(uid).or_default().insert(index, proc.name.version);
                 }
                 self.frame(text, "ADDED", proc);
             }
-            Tell::Gone(_) => {
+            WatchUpdate::Deleted(_) => {
                 let unclear = self.clear(&proc);
                 if self.leave(&proc) || unclear {
                     self.frame(text, "DELETED", proc);
@@ -260,10 +269,10 @@ impl Watching {
         }
     }
 
-    /// Up to that version.
+    /// Sends the changes up to that version.
     async fn tell_changes(&mut self, text: &mut String, newest: i64) -> Result<(), LedgerError> {
         while newest > self.told {
-            let (changed, until) = Row::changed(&self.records.ledger, self.told, newest, PART).await?;
+            let (changed, until) = RecordedProc::changed_since(&self.records.ledger, self.told, newest, PART).await?;
             let mut procs = self.wished(until).await?;
             for of_one in changed.chunk_by(|(one, _), (other, _)| one == other) {
                 for part in of_one.chunks(PART) {
@@ -274,7 +283,7 @@ impl Watching {
             let mut procs = procs.into_iter().peekable();
             while let Some(proc) = procs.next() {
                 let version = proc.name.version;
-                // Who goes on from there misses none of those that one transaction has changed.
+                // A client that continues from there must miss none of the jobs that one transaction has changed.
                 if procs.peek().is_none_or(|next| next.name.version > version) {
                     self.told = version;
                 }
@@ -294,30 +303,30 @@ impl Watching {
         Ok(())
     }
 
-    /// Jobs that are not recorded and of which users want something, of the versions up to `until`.
+    /// Returns jobs that are not recorded and have a requested action, of the versions up to `until`.
     async fn wished(&self, until: i64) -> Result<Vec<HTCProc>, LedgerError> {
         let mut all = Vec::new();
-        for (uid, index, wish) in self.records.ledger.wishes_changed(self.told, until).await? {
+        for (uid, index, wish) in self.records.ledger.actions_changed(self.told, until).await? {
             let given_up = self.htcjobs.has_given_up(&uid);
             let Some(parent) = self.htcjobs.get(&uid).filter(|parent| parent.asked_for.contains(index)) else {
                 continue;
             };
-            let mut procs = vec![HTCProc::not_recorded(parent, index, given_up, Some(&wish))];
+            let mut procs = vec![crate::backends::procs::not_recorded(parent, index, given_up, Some(&wish))];
             self.records.add_items(parent, &mut procs).await?;
             all.extend(procs);
         }
         Ok(all)
     }
 
-    /// Jobs of one `HTCJob`.
-    async fn recorded(&self, changed: &[(Uid, Row)]) -> Result<Vec<HTCProc>, LedgerError> {
+    /// Returns the changed jobs of one `HTCJob`.
+    async fn recorded(&self, changed: &[(Uid, RecordedProc)]) -> Result<Vec<HTCProc>, LedgerError> {
         let Some(parent) = changed.first().and_then(|(uid, _)| self.htcjobs.get(uid)) else { return Ok(Vec::new()) };
         let mut procs: Vec<HTCProc> = changed.iter().map(|(_, row)| row.proc(parent, now())).collect();
         self.records.add_items(parent, &mut procs).await?;
         Ok(procs)
     }
 
-    /// Tells of one job that has changed.
+    /// Sends one job that has changed.
     fn tell_one(&mut self, text: &mut String, proc: HTCProc) {
         let matches = self.selection.matches(&proc);
         if !self.selection.can_change() {
@@ -336,13 +345,13 @@ impl Watching {
         }
     }
 
-    /// Whether it was outside of the selection until now.
+    /// Adds the job to the selection. Returns whether it was outside until now.
     fn enter(&mut self, proc: &HTCProc) -> bool {
         !self.selection.can_change()
             || self.inside.entry(Uid::from(proc.name.htcjob_uid.as_str())).or_default().insert(proc.spec.index)
     }
 
-    /// Whether it was inside of the selection until now.
+    /// Removes the job from the selection. Returns whether it was inside until now.
     fn leave(&mut self, proc: &HTCProc) -> bool {
         !self.selection.can_change()
             || self
@@ -351,13 +360,13 @@ impl Watching {
                 .is_some_and(|inside| inside.remove(&proc.spec.index))
     }
 
-    /// Whether it was not known until now if it was in the selection when the watch's version was.
+    /// Returns whether it was unknown until now if the job was in the selection at the watch's version.
     fn clear(&mut self, proc: &HTCProc) -> bool {
         let jobs = self.unclear.get_mut(&Uid::from(proc.name.htcjob_uid.as_str()));
         jobs.is_some_and(|jobs| jobs.remove(&proc.spec.index))
     }
 
-    /// Whether this change of a job was told with its `HTCJob`.
+    /// Returns whether this change was sent with the job's `HTCJob`.
     fn was_told_ahead(&mut self, proc: &HTCProc) -> bool {
         let jobs = self.ahead.get_mut(&Uid::from(proc.name.htcjob_uid.as_str()));
         let Some(jobs) = jobs.filter(|jobs| jobs.get(&proc.spec.index) == Some(&proc.name.version)) else {
@@ -366,7 +375,7 @@ impl Watching {
         jobs.remove(&proc.spec.index).is_some()
     }
 
-    /// Its version is the one from which another watch can go on.
+    /// Writes a frame. Its version is one from which another watch can continue.
     fn frame(&mut self, text: &mut String, kind: &str, mut proc: HTCProc) {
         proc.name.version = self.told;
         self.write(text, kind, &proc);

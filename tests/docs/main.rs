@@ -14,13 +14,14 @@ use std::path::Path;
 
 use bed::pages::{self, ELSEWHERE, blocks, pages, read};
 use clap::Args as _;
-use htc_operator::api::{ConditionType, PayloadFailure, Reason};
-use htc_operator::config::Config;
-use htc_operator::machine::transitions::{Notice, TRANSITIONS};
+use htc_api::{ConditionType, PayloadFailure, Reason};
+use htc_machine::transitions::{Notice, TRANSITIONS};
+use htc_operator::cli::config::Config;
+use htc_operator::htcqueue::states::State;
 use strum::IntoEnumIterator as _;
 
 #[test]
-fn what_is_not_run_says_why() {
+fn command_blocks_are_run_or_explained() {
     let mut run = 0;
     for name in pages::user_pages() {
         for block in blocks(&read(&name)) {
@@ -50,14 +51,14 @@ fn what_is_not_run_says_why() {
 }
 
 #[test]
-fn what_runs_elsewhere_does() {
+fn pages_run_by_other_tests_are_named_there() {
     for (page, test) in ELSEWHERE.into_iter().filter(|(page, _)| bed::checkout().join(page).exists()) {
         assert!(read(test).contains(page), "{test} does not run {page}");
     }
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_resolves() {
     let mut seen = 0;
     let mut broken = Vec::new();
     for name in pages() {
@@ -73,7 +74,7 @@ fn every_link_leads_somewhere() {
 }
 
 #[test]
-fn every_page_can_be_reached_from_the_readme() {
+fn every_page_is_reachable_from_the_readme() {
     let mut reached = BTreeSet::from(["README.md".to_owned()]);
     let mut to_read = vec!["README.md".to_owned()];
     while let Some(name) = to_read.pop() {
@@ -111,19 +112,24 @@ fn names<T: ToString>(all: impl Iterator<Item = T>) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_condition_and_reason_is_explained() {
+fn every_condition_and_reason_is_documented() {
     must_be_same(&listed("docs/troubleshooting.md", "## Conditions"), &names(ConditionType::iter()));
     must_be_same(&listed("docs/troubleshooting.md", "## Reasons"), &names(Reason::iter()));
 }
 
 #[test]
-fn every_exit_code_of_ours_is_explained() {
+fn every_queue_state_is_documented() {
+    must_be_same(&listed("docs/queues.md", "## The states of an HTCJob in a queue"), &names(State::iter()));
+}
+
+#[test]
+fn every_payload_exit_code_is_documented() {
     let codes = names(PayloadFailure::iter().map(PayloadFailure::exit_code));
     must_be_same(&listed("docs/troubleshooting.md", "## Exit codes"), &codes);
 }
 
 #[test]
-fn every_event_that_is_no_condition_is_explained() {
+fn every_event_that_is_not_a_condition_is_documented() {
     let transitions = TRANSITIONS.iter().filter_map(|row| row.reason).map(str::to_owned);
     let there = transitions.chain(Notice::iter().map(|notice| notice.to_string())).collect();
     must_be_same(&listed("docs/troubleshooting.md", "## Events"), &there);
@@ -131,13 +137,13 @@ fn every_event_that_is_no_condition_is_explained() {
 
 /// What the alerts are made of stands in the table above them, which a unit test compares with the program.
 #[test]
-fn alerts_use_metrics_that_exist() {
+fn alerts_use_existing_metrics() {
     let page = read("docs/metrics.md");
     let (metrics, alerts) = page.split_once("## Alerts").unwrap();
     let mut used = BTreeSet::new();
     for rest in alerts.split("htc_").skip(1) {
         let name: String = rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
-        let end = ["_total", "_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+        let end = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
         let row = format!("| `htc_{}` |", end.unwrap_or(&name));
         assert!(metrics.contains(&row), "there is no metric htc_{name}");
         used.insert(name);
@@ -148,12 +154,21 @@ fn alerts_use_metrics_that_exist() {
 /// What stands in backquotes and begins with two dashes is a flag of `htc-operator run`, but for those of `htc-operator orphans`, cargo, kubectl,
 /// Apptainer and the plugin.
 #[test]
-fn every_flag_that_is_named_exists() {
+fn every_documented_flag_exists() {
     let operator = Config::augment_args(clap::Command::new("run"));
     let flags = operator.get_arguments().filter_map(clap::Arg::get_long);
-    let others = ["dry-run", "features", "for", "help", "log", "log-format", "nv", "release", "rocm"];
+    let others = ["dry-run", "features", "for", "help", "log-format", "log-level", "nv", "release", "rocm"];
     let of_orphans = ["pool", "remove"];
-    let of_submit = ["command", "k8s-image", "k8s-mount-path", "k8s-registry-secret", "k8s-volume-claim", "script"];
+    let of_submit = [
+        "backend",
+        "command",
+        "k8s-image",
+        "k8s-mount-path",
+        "k8s-registry-secret",
+        "k8s-volume-claim",
+        "script",
+        "volume",
+    ];
     let flags: BTreeSet<&str> = flags.chain(others).chain(of_orphans).chain(of_submit).collect();
     let mut seen = 0;
     for page in pages::user_pages() {
@@ -171,7 +186,7 @@ fn every_flag_that_is_named_exists() {
 
 /// With `--help` behind them the plugin reads a command and its flags, and does nothing.
 #[test]
-fn every_call_of_the_plugin_is_one() {
+fn every_documented_plugin_call_parses() {
     let mut seen = 0;
     for page in pages::user_pages() {
         let text = read(&page);
@@ -180,8 +195,10 @@ fn every_call_of_the_plugin_is_one() {
             let call = call.split(['|', '>', ';', '&']).next().unwrap_or_default();
             let words =
                 call.replace("[/INDEX]", "/3").replace("INDEX", "3").replace("NAME", "fit").replace("SHELL", "bash");
-            let mut plugin = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-htc"));
-            let done = plugin.args(words.split_whitespace()).arg("--help").output().unwrap();
+            // Behind `--` it would be a word of the payload.
+            let (flags, _payload) = words.split_once(" -- ").unwrap_or((&words, ""));
+            let mut plugin = std::process::Command::new(bed::built("kubectl-htc"));
+            let done = plugin.args(flags.split_whitespace()).arg("--help").output().unwrap();
             assert!(done.status.success(), "{page}: kubectl htc {call}: {}", String::from_utf8_lossy(&done.stderr));
             seen += 1;
         }
@@ -190,7 +207,7 @@ fn every_call_of_the_plugin_is_one() {
 }
 
 #[test]
-fn every_example_stands_in_the_readme() {
+fn every_example_is_in_the_readme() {
     let listed = listed("README.md", "## Examples");
     let there: BTreeSet<String> =
         pages::files("examples").into_iter().filter(|name| pages::has_extension(name, "yaml")).collect();

@@ -14,7 +14,7 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn every_test_that_is_named_exists() {
+fn every_documented_test_exists() {
     let tests = names::all();
     let mut seen = BTreeSet::new();
     let mut missing = Vec::new();
@@ -50,7 +50,7 @@ fn rows(page: &str, heading: &str, column: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn make_test_shows_every_promise_and_every_attack() {
+fn make_test_covers_every_promise_and_attack() {
     let tests = names::all();
     let (promises, attacks) =
         (rows("docs/guarantees.md", "Promises", "tests"), rows("docs/security.md", "Attacks and their tests", "test"));

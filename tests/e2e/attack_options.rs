@@ -1,11 +1,11 @@
-//! What a user of one namespace can do to others with the options of an HTCJob: nothing. On the real servers.
+//! Attacks on other namespaces by options of an HTCJob, on real servers.
 
 use std::process::Command;
 
 use bed::{Bed, PATIENCE, condition, htcjob, ids, is_true, of};
-use htc_operator::condor::description::{Common, QueueItem, submit_description};
-use htc_operator::condor::htcopts::HtcOpts;
-use htc_operator::condor::payload::{Image, Payload, sandbox_files};
+use htc_submit::description::{ClusterSettings, QueueItem, submit_description};
+use htc_submit::htcopts::HtcOpts;
+use htc_submit::payload::{Image, Payload, sandbox_files};
 use rstest::rstest;
 use serde_json::{Value, json};
 use testbed::Version::{self, Sid, Trixie};
@@ -25,7 +25,7 @@ fn with(name: &str, fields: &Value) -> Value {
 ///
 /// Against b8ba2a8: cannot succeed, because it has no `--allow-attribute`; there the attributes that are not known are allowed.
 #[test]
-fn the_operator_does_not_start_with_a_name_of_htcondors() {
+fn operator_refuses_to_allow_attributes_of_htcondor() {
     for name in ["DataReuseManifestSHA256", "TransferOutputRemaps", "SUBMIT_Iwd", "Iwd"] {
         let mut operator = Command::new(env!("CARGO_BIN_EXE_htc-operator"));
         operator.args(["run", "--schedd", "s", &format!("--allow-attribute={name}")]);
@@ -38,9 +38,9 @@ fn the_operator_does_not_start_with_a_name_of_htcondors() {
 /// Were the name allowed all the same, the operator's own lines would take its effect away.
 ///
 /// Against b8ba2a8: the operator does not take part in this test. There the attribute is allowed and submitted, as
-/// `spec::no_attribute_makes_htcondor_read_the_operators_files` shows, and nothing takes its effect away: it is the second half here.
+/// `spec::attributes_that_read_files_of_the_operator_are_refused` shows, and nothing takes its effect away: it is the second half here.
 #[rstest]
-fn a_file_of_the_operators_is_not_read_even_if_its_attribute_is_allowed(#[values(Trixie, Sid)] version: Version) {
+fn operator_files_stay_unread_even_if_the_attribute_is_allowed(#[values(Trixie, Sid)] version: Version) {
     let bed = Bed::shared(version);
     let account = Account::unprivileged();
     let scratch = bed.scratch().dir(&format!("manifest-{version:?}")).unwrap();
@@ -48,16 +48,21 @@ fn a_file_of_the_operators_is_not_read_even_if_its_attribute_is_allowed(#[values
     account.write(&secret, format!("{MARKER}\n"), 0o600).unwrap();
     let (image, command) = (
         Image::of_the_site(Assets::locate().unwrap().image().to_str().unwrap()).unwrap(),
-        htc_operator::condor::payload::Command::parse("bash").unwrap(),
+        htc_submit::payload::Program::script("bash").unwrap(),
     );
     let payload = Payload {
         name: "m",
         image: &image,
-        named: "centos",
-        command: &command,
+        image_name: "centos",
+        program: &command,
         source: "true",
         binds: &[],
+        volumes: &[],
         callback: None,
+        files: &[],
+        fetched: &[],
+        secret_files: &[],
+        secret_env: &[],
         env: &[],
         outputs: &[],
     };
@@ -66,14 +71,16 @@ fn a_file_of_the_operators_is_not_read_even_if_its_attribute_is_allowed(#[values
     }
     let none = HtcOpts::default();
     let describe = |uid: &str, output: &std::path::Path| {
-        let common = Common {
+        let common = ClusterSettings {
             operator: "attack/options/x",
             not_after: 4_000_000_000,
             site_defaults: &none,
             options: &none,
             callback: false,
+            files: false,
             output_limit: None,
             mini_cluster: false,
+            volumes: None,
             workers: None,
         };
         let job = QueueItem {
@@ -117,7 +124,7 @@ fn a_file_of_the_operators_is_not_read_even_if_its_attribute_is_allowed(#[values
 ///
 /// Against b8ba2a8: succeeds. All ten are accepted.
 #[rstest]
-fn bombs_priorities_and_others_groups_are_refused(#[values(Trixie, Sid)] version: Version) {
+fn oversized_values_high_priorities_and_foreign_groups_are_refused(#[values(Trixie, Sid)] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let attribute = format!("+ProjectName = \"{}\"", "x".repeat(1900));
@@ -169,7 +176,7 @@ fn bombs_priorities_and_others_groups_are_refused(#[values(Trixie, Sid)] version
     let uids: Vec<String> = refused.iter().map(|(name, fields, _)| here.create(&with(name, fields))).collect();
     for ((name, _, words), uid) in refused.iter().zip(&uids) {
         let object = here.wait(name, "InvalidSpec", |object| {
-            condition(object, "Submitted").is_some_and(|told| told["reason"] == "InvalidSpec")
+            condition(object, "Submitted").is_some_and(|condition| condition["reason"] == "InvalidSpec")
         });
         let message = condition(&object, "Submitted").unwrap()["message"].as_str().unwrap();
         assert!(message.contains(words), "{name}: {message}");
@@ -180,11 +187,11 @@ fn bombs_priorities_and_others_groups_are_refused(#[values(Trixie, Sid)] version
     }
 }
 
-/// A reason that a user wrote comes back as it is where it is harmless, and short and on one line where it is not.
+/// A reason written by a user is kept where it is harmless; otherwise it is shortened and put on one line.
 ///
 /// Against b8ba2a8: succeeds. What turns text is in the condition as it was written.
 #[rstest]
-fn a_hold_reason_is_told_harmlessly(#[values(Trixie, Sid)] version: Version) {
+fn hold_reason_from_htcopts_is_sanitized(#[values(Trixie, Sid)] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let reason = format!("held \u{202e}desrever\u{2028}{}", "é".repeat(200));
@@ -195,8 +202,8 @@ fn a_hold_reason_is_told_harmlessly(#[values(Trixie, Sid)] version: Version) {
     assert!(message.contains("held \u{fffd}desrever\u{fffd}éé"), "{message:?}");
     assert!(!ids(&object).is_empty());
     let events: Vec<String> = here.events("held").into_iter().map(|(_, words)| words).collect();
-    for told in [events.join("\n"), bed.log(), object["status"].to_string()] {
-        assert!(!told.contains("\u{202e}desrever"), "{told}");
+    for reported in [events.join("\n"), bed.log(), object["status"].to_string()] {
+        assert!(!reported.contains("\u{202e}desrever"), "{reported}");
     }
     here.delete("held");
 }

@@ -1,11 +1,11 @@
-//! What jobs report of themselves: real jobs on real pools, and the operator that listens to them.
+//! Reports of real jobs on real pools to the operator's receiver.
 
-mod jobs;
+mod delivery;
+mod durability;
+pub mod jobs;
 mod keys;
 mod latency;
 mod limits;
 mod monitor;
 pub mod readiness;
-mod storm;
-mod tls;
-mod ways;
+pub mod tls;

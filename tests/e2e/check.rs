@@ -38,13 +38,13 @@ fn give_rights(bed: &Bed, namespaces: &[&Namespace<'_>]) {
     bed.apply_all(&items);
 }
 
-/// Rights in the watched namespace are enough. Jobs of HTCJobs in other namespaces, which the operator has from when it
-/// watched those, are no orphans.
+/// Rights in the watched namespace suffice. Jobs of HTCJobs in namespaces that the operator watched earlier are no
+/// orphans.
 #[rstest]
 #[case::trixie(Version::Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Version::Sid)]
-fn one_namespace_is_watched(#[case] version: Version) {
+fn operator_watches_one_namespace_with_rights_there_only(#[case] version: Version) {
     let bed = Bed::new(version, &PoolOptions::default(), &[]);
     let (before, here) = (bed.namespace(), bed.namespace());
     give_rights(&bed, &[&before, &here]);
@@ -52,15 +52,15 @@ fn one_namespace_is_watched(#[case] version: Version) {
     bed.start_operator();
     before.create(&htcjob("earlier", UNTIL_LET_GO));
     let earlier = ids(&before.wait_phase("earlier", "Running")).remove(0);
-    let (well, said) = bed.check();
+    let (well, output) = bed.check();
     let none = |here: &Namespace<'_>| {
         format!(
             "ok    orphans: none: every job of this operator in HTCondor that is of namespace {} belongs",
             here.name
         )
     };
-    assert!(well && said.contains("ok    cluster: ") && said.contains(&none(&before)), "{said}");
-    assert!(!said.contains("more (") && said.contains("ok    confinement: "), "{said}");
+    assert!(well && output.contains("ok    cluster: ") && output.contains(&none(&before)), "{output}");
+    assert!(!output.contains("more (") && output.contains("ok    confinement: "), "{output}");
     wait_for("the look for orphans", PATIENCE, || bed.log().contains("orphans=0")).unwrap();
     bed.stop_operator();
 
@@ -74,14 +74,14 @@ fn one_namespace_is_watched(#[case] version: Version) {
     let stray = ids(&here.wait_phase("stray", "Running")).remove(0);
     here.wait_phase("stays", "Running");
     let more = format!("; 1 more ({earlier}) are not of the watched namespace {}", here.name);
-    let (well, said) = bed.check();
-    assert!(well && said.contains(&none(&here)) && said.contains(&more), "{said}");
+    let (well, output) = bed.check();
+    assert!(well && output.contains(&none(&here)) && output.contains(&more), "{output}");
 
     bed.kill_operator();
     here.force_away("stray");
-    let (well, said) = bed.check();
+    let (well, output) = bed.check();
     let wrong = format!("WRONG orphans: 1 jobs of namespace {} in HTCondor belong to no HTCJob: {stray};", here.name);
-    assert!(!well && said.contains(&wrong) && said.contains(&more), "{said}");
+    assert!(!well && output.contains(&wrong) && output.contains(&more), "{output}");
     bed.start_operator();
     wait_for("the orphan to be named", PATIENCE, || {
         bed.log().lines().any(|line| line.contains("orphans=1") && line.contains(&format!("ids={stray}")))
@@ -91,10 +91,11 @@ fn one_namespace_is_watched(#[case] version: Version) {
     assert_eq!(before.get("earlier")["status"]["phase"], "Running");
 }
 
-/// Its tools would act as another account than the one that submits, and say things that sound like a schedd that is away.
+/// HTCondor's tools would act as another account than the submitting one, and their errors would look like an
+/// unreachable schedd.
 #[test]
-fn it_does_not_run_as_root() {
-    for command in ["run", "check", "orphans"] {
+fn operator_refuses_to_run_as_root() {
+    for command in ["run", "check", "adopt", "orphans"] {
         let mut root = Command::new("unshare");
         root.args(["--map-root-user", env!("CARGO_BIN_EXE_htc-operator"), command, "--schedd", "s"]);
         let ended = tool::run("running as root", &mut root, "", PATIENCE).unwrap();

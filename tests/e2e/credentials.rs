@@ -4,8 +4,8 @@
 mod ads;
 mod config_maps;
 mod kerberos;
+mod limits;
 mod orphans;
 mod secrets;
-mod shares;
 pub mod site;
 mod trouble;

@@ -198,23 +198,23 @@ fn delete_all(site: &Site, here: &Namespace<'_>) {
 }
 
 #[test]
-fn ten_bad_ones_among_seventy_hurt_nobody() {
-    ten_bad_ones_among(FEW, Trixie);
+fn ten_bad_htcjobs_do_not_affect_60_others() {
+    check_ten_bad_htcjobs_among(FEW, Trixie);
 }
 
 #[test]
 #[ignore = "make test-long: 390 containers"]
-fn ten_bad_ones_among_two_hundred_hurt_nobody() {
-    ten_bad_ones_among(MANY, Trixie);
+fn ten_bad_htcjobs_do_not_affect_190_others() {
+    check_ten_bad_htcjobs_among(MANY, Trixie);
 }
 
 #[test]
 #[ignore = "make test-long: 390 containers"]
-fn ten_bad_ones_among_two_hundred_hurt_nobody_on_sid() {
-    ten_bad_ones_among(MANY, Sid);
+fn ten_bad_htcjobs_do_not_affect_190_others_on_sid() {
+    check_ten_bad_htcjobs_among(MANY, Sid);
 }
 
-fn ten_bad_ones_among(count: usize, version: Version) {
+fn check_ten_bad_htcjobs_among(count: usize, version: Version) {
     bed::turns::take(bed::Weight::Heavy);
     let site = Site::with(version, bad::CLOSED, &[LONG_SUBMISSIONS, &[SOON]].concat());
     site.bed.start_operator();

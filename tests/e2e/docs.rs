@@ -21,7 +21,7 @@ const RESTORES: &str = "docs/operating.md";
 const LIMIT: Duration = Duration::from_secs(400);
 
 #[test]
-fn every_command_runs() {
+fn every_command_in_the_docs_runs() {
     let ports = [Port::reserve().unwrap(), Port::reserve().unwrap()];
     let [callbacks, http] = ports.each_ref().map(|port| format!("127.0.0.1:{}", port.number));
     let bed = Bed::with_jobs_api(
@@ -29,12 +29,12 @@ fn every_command_runs() {
         &[
             &format!("--callback-listen={callbacks}"),
             &format!("--callback-url=http://{callbacks}/cloudevents"),
-            &format!("--http-listen={http}"),
+            &format!("--metrics-bind-address={http}"),
         ],
     );
     bed.start_operator();
     bed.front();
-    let failed = deployment::run_as_told(&bed, || {
+    let failed = deployment::run_as_deployed(&bed, || {
         let run = |name: &String| {
             let page = Page::of_markdown(name, &read(name));
             if page.is_empty() {

@@ -102,7 +102,12 @@ fn is_gone(here: &Namespace<'_>, name: &str) -> bool {
 #[case(Trixie, "image-registry.yaml", "image-registry", "NAME=\"CentOS Linux\"\n")]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case(Sid, "image-registry.yaml", "image-registry", "NAME=\"CentOS Linux\"\n")]
-fn it_succeeds(#[case] version: Version, #[case] file: &str, #[case] name: &str, #[case] printed: &str) {
+fn example_succeeds_and_prints_its_output(
+    #[case] version: Version,
+    #[case] file: &str,
+    #[case] name: &str,
+    #[case] printed: &str,
+) {
     let here = follow(&Site::shared(version).bed, file);
     let object = here.wait_ended(name);
     assert!(is_true(&object, "Complete"), "{object:#}");
@@ -113,7 +118,7 @@ fn it_succeeds(#[case] version: Version, #[case] file: &str, #[case] name: &str,
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn three_jobs(#[case] version: Version) {
+fn queue_example_runs_three_jobs(#[case] version: Version) {
     let here = follow(&Site::shared(version).bed, "queue.yaml");
     assert!(is_true(&here.wait_ended("queue"), "Complete"));
     assert_eq!(
@@ -123,17 +128,24 @@ fn three_jobs(#[case] version: Version) {
 }
 
 #[test]
-fn room_for_two() {
+fn container_example_prints_its_arguments() {
+    let here = follow(&Site::shared(Trixie).bed, "container.yaml");
+    assert!(is_true(&here.wait_ended("container"), "Complete"));
+    assert_eq!(out(&here, "container", 1), "job 1 reads muons.root, and $HOME is not expanded\n");
+}
+
+#[test]
+fn htcqueue_example_completes_within_its_quota() {
     let here = follow(&Site::shared(Trixie).bed, "htcqueue.yaml");
     assert!(is_true(&here.wait_ended("queued"), "Complete"));
-    assert_eq!(out(&here, "queued", 3), "job 3 had room\n");
+    assert_eq!(out(&here, "queued", 3), "job 3 had quota\n");
 }
 
 #[rstest]
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn one_for_each_item(#[case] version: Version) {
+fn items_example_runs_one_job_per_item(#[case] version: Version) {
     let here = follow(&Site::shared(version).bed, "items.yaml");
     assert!(is_true(&here.wait_ended("items"), "Complete"));
     let items = ["one.root", "two words.root", "$(Process).root"];
@@ -146,7 +158,7 @@ fn one_for_each_item(#[case] version: Version) {
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn some_of_the_output(#[case] version: Version) {
+fn outputs_example_returns_only_selected_files(#[case] version: Version) {
     let here = follow(&Site::shared(version).bed, "outputs.yaml");
     assert_eq!(out(&here, "outputs", 0), "");
     let output = here.output("outputs", 0);
@@ -158,7 +170,7 @@ fn some_of_the_output(#[case] version: Version) {
 }
 
 #[test]
-fn one_for_each_line_of_a_config_map() {
+fn items_from_example_runs_one_job_per_line() {
     let here = follow(&Site::shared(Sid).bed, "items-from.yaml");
     assert!(is_true(&here.wait_ended("items-from"), "Complete"));
     for (index, item) in (0..).zip(["one.root", "two words.root", "three.root"]) {
@@ -167,7 +179,16 @@ fn one_for_each_line_of_a_config_map() {
 }
 
 #[test]
-fn those_that_failed_run_again() {
+fn files_example_brings_its_files() {
+    let here = follow(&Site::shared(Sid).bed, "files.yaml");
+    assert!(is_true(&here.wait_ended("files"), "Complete"));
+    for index in 0..2 {
+        assert_eq!(out(&here, "files", index), "selected with pt: 25\n");
+    }
+}
+
+#[test]
+fn retry_example_reruns_only_failed_jobs() {
     let here = follow(&Site::shared(Sid).bed, "retry.yaml");
     assert!(is_true(&here.wait_ended("retry-r1"), "Complete"));
     assert_eq!(here.get("retry")["status"]["failedIndexes"], "1,3");
@@ -177,13 +198,13 @@ fn those_that_failed_run_again() {
 }
 
 #[test]
-fn jobs_that_take_a_while() {
+fn single_jobs_example_works() {
     let here = follow(&Site::shared(Trixie).bed, "single-jobs.yaml");
     here.delete("single-jobs");
 }
 
 #[test]
-fn two_at_a_time() {
+fn parallelism_example_completes() {
     let here = follow(&Site::shared(Trixie).bed, "parallelism.yaml");
     assert!(is_true(&here.wait_ended("parallelism"), "Complete"));
 }
@@ -192,7 +213,7 @@ fn two_at_a_time() {
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn one_that_fails(#[case] version: Version) {
+fn notzero_example_fails(#[case] version: Version) {
     let here = follow(&Site::shared(version).bed, "retcode/notzero.yaml");
     let object = here.wait_ended("notzero");
     assert!(is_true(&object, "Failed") && object["status"]["failed"] == 1, "{object:#}");
@@ -202,27 +223,27 @@ fn one_that_fails(#[case] version: Version) {
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn one_that_deletes_itself(#[case] version: Version) {
+fn deadline_example_deletes_itself(#[case] version: Version) {
     let here = follow(&Site::shared(version).bed, "deadline.yaml");
     assert!(is_gone(&here, "deadline"));
 }
 
 #[test]
 #[ignore = "make test-long: the machine is busy for a minute with a thousand containers"]
-fn a_thousand() {
-    a_thousand_on(Trixie);
+fn thousand_example_completes_and_deletes_itself() {
+    run_thousand_example(Trixie);
 }
 
 #[test]
 #[ignore = "make test-long: the machine is busy for minutes with a thousand containers"]
-fn a_thousand_on_sid() {
-    a_thousand_on(Sid);
+fn thousand_example_completes_and_deletes_itself_on_sid() {
+    run_thousand_example(Sid);
 }
 
 /// In a pool of their own, so that they are in nobody's way, and with the time for a submission that operators have.
-fn a_thousand_on(version: Version) {
+fn run_thousand_example(version: Version) {
     bed::turns::take(bed::Weight::Heavy);
-    let bed = Bed::new(version, &PoolOptions::default(), &["--submit-limit=60s", "--submit-limit-max=600s"]);
+    let bed = Bed::new(version, &PoolOptions::default(), &["--submit-timeout=60s", "--submit-timeout-max=600s"]);
     bed.start_operator();
     let here = follow(&bed, "thousand.yaml");
     assert!(is_gone(&here, "thousand"));
@@ -230,7 +251,7 @@ fn a_thousand_on(version: Version) {
 }
 
 #[test]
-fn those_that_need_more_than_there_is_here() {
+fn command_r_example_is_accepted() {
     let bed = &Site::shared(Sid).bed;
     let here = follow(bed, "command/R.yaml");
     here.wait("command-r", "accepted by HTCondor", |object| is_true(object, "Submitted"));
@@ -238,7 +259,7 @@ fn those_that_need_more_than_there_is_here() {
 }
 
 #[test]
-fn none_is_forgotten() {
+fn every_example_file_has_a_test() {
     let source = concat!(
         include_str!("examples.rs"),
         include_str!("examples/argo.rs"),

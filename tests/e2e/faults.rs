@@ -4,10 +4,10 @@
 mod api_server;
 mod at_rest;
 mod disk;
+mod hanging_requests;
 mod history;
 mod ledger;
 mod limits;
 mod queue;
 mod schedd;
 mod stuck;
-mod turns;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use bed::{Bed, Namespace, condition, htcjob, is_true};
+use bed::{Bed, Namespace, condition, htcjob, htcjob_of_container, is_true};
 use rstest::rstest;
-use serde_json::Value;
+use serde_json::{Value, json};
 use testbed::Version::{self, Sid, Trixie};
 use testbed::{Account, Assets, Owned, PoolOptions, Registry, Scratch, Spec, tool};
 
@@ -29,6 +29,12 @@ impl Site {
         let image = |which: &str| unpacked(&assets, &files, which);
         let digest = registry.push("team/tiny", "1", &image("registry")).unwrap();
         registry.push("proxy/library/tiny", "1", &image("mirror")).unwrap();
+        let entrypoint = r#"{"Entrypoint":["printf","<%s>"],"Cmd":["the default"]}"#;
+        registry.push_with("team/entrypoint", "1", &image("entrypoint"), entrypoint).unwrap();
+        let atlas = image("atlas");
+        fs::create_dir(atlas.join("home/atlas")).unwrap();
+        fs::write(atlas.join("home/atlas/.bashrc"), "export CAF_RELEASE=21.2.171\n").unwrap();
+        registry.push_with("team/atlas", "1", &atlas, r#"{"User":"atlas"}"#).unwrap();
         // As in /cvmfs/unpacked.cern.ch: a link for each tag.
         let folders = files.dir("images").unwrap().join("team");
         fs::create_dir(&folders).unwrap();
@@ -109,7 +115,7 @@ fn expect(here: &Namespace<'_>, images: &[(&str, &str, &str)]) {
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor\'s version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn an_image_file_by_its_path(#[case] version: Version) {
+fn image_file_runs_by_its_path(#[case] version: Version) {
     let site = Site::shared(version);
     let path = site.files.path().join("sif/tiny.sif").display().to_string();
     expect(&site.bed.namespace(), &[("sif", &path, "sif")]);
@@ -119,7 +125,7 @@ fn an_image_file_by_its_path(#[case] version: Version) {
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor\'s version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn names_that_the_site_gives_a_meaning(#[case] version: Version) {
+fn site_image_names_resolve_as_configured(#[case] version: Version) {
     let site = Site::shared(version);
     expect(
         &site.bed.namespace(),
@@ -137,7 +143,7 @@ fn names_that_the_site_gives_a_meaning(#[case] version: Version) {
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor\'s version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn an_image_from_a_registry(#[case] version: Version) {
+fn registry_image_runs_by_tag_and_digest(#[case] version: Version) {
     let site = Site::shared(version);
     let (address, digest) = (site.registry.address(), &site.digest);
     let (tag, digest) = (format!("{address}/team/tiny:1"), format!("{address}/team/tiny@{digest}"));
@@ -146,9 +152,73 @@ fn an_image_from_a_registry(#[case] version: Version) {
 
 #[rstest]
 #[case::trixie(Trixie)]
+#[case::sid(Sid)]
+fn image_with_a_named_user_runs_with_its_bashrc(#[case] version: Version) {
+    let site = Site::shared(version);
+    let here = site.bed.namespace();
+    let mut object = htcjob("atlas", ". /home/atlas/.bashrc; echo $CAF_RELEASE");
+    object["spec"]["script"]["image"] = format!("{}/team/atlas:1", site.registry.address()).into();
+    object["spec"]["script"]["command"] = "bash -l".into();
+    here.create(&object);
+    let ended = here.wait_ended("atlas");
+    assert!(is_true(&ended, "Complete"), "{}\n{ended:#}", file(&here, "atlas", "err"));
+    assert_eq!(file(&here, "atlas", "out"), "21.2.171\n");
+}
+
+/// A command and the image's own entrypoint, with the index and the item of each job.
+#[rstest]
+#[case::trixie(Trixie)]
+#[case::sid(Sid)]
+fn programs_without_a_script_get_index_and_item(#[case] version: Version) {
+    let site = Site::shared(version);
+    let here = site.bed.namespace();
+    let image = format!("{}/team/entrypoint:1", site.registry.address());
+    let command = json!(["printf", "[%s]", "${index}", "two\nlines"]);
+    let objects = [
+        ("command", json!({ "image": image, "command": command, "args": ["${item}", "", "$${item}"] })),
+        ("entrypoint", json!({ "image": image, "args": ["${index}", "${item}"] })),
+        ("default", json!({ "image": image })),
+    ]
+    .map(|(name, container)| {
+        let mut object = htcjob_of_container(name, &container);
+        object["spec"]["items"] = json!(["a b", "$(x) `y` 'z'"]);
+        object
+    });
+    here.create_all(&objects);
+    for (name, printed) in [
+        ("command", ["[0][two\nlines][a b][][${item}]", "[1][two\nlines][$(x) `y` 'z'][][${item}]"]),
+        ("entrypoint", ["<0><a b>", "<1><$(x) `y` 'z'>"]),
+        ("default", ["<the default>", "<the default>"]),
+    ] {
+        let ended = here.wait_ended(name);
+        assert!(is_true(&ended, "Complete"), "{}\n{ended:#}", file(&here, name, "err"));
+        here.wait_output(name);
+        for (index, printed) in (0..).zip(printed) {
+            assert_eq!(fs::read_to_string(here.output(name, index).join("out")).unwrap(), printed, "{name} {index}");
+        }
+    }
+}
+
+#[rstest]
+#[case::trixie(Trixie)]
+#[case::sid(Sid)]
+fn image_without_an_entrypoint_fails_the_job_with_its_reason(#[case] version: Version) {
+    let site = Site::shared(version);
+    let here = site.bed.namespace();
+    let image = format!("{}/team/tiny:1", site.registry.address());
+    here.create(&htcjob_of_container("none", &json!({ "image": image })));
+    let ended = here.wait_ended("none");
+    let message = condition(&ended, "Failed").unwrap()["message"].as_str().unwrap();
+    assert!(message.contains("exited with 244: the image does not contain the command"), "{message}");
+    let reason = format!("the image docker://{image} has no entrypoint: write spec.container.command");
+    assert!(message.contains(&reason), "{message}");
+}
+
+#[rstest]
+#[case::trixie(Trixie)]
 #[ignore = "HTCondor\'s version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn an_image_that_cannot_be_had(#[case] version: Version) {
+fn unavailable_image_fails_the_job_with_its_reason(#[case] version: Version) {
     let site = Site::shared(version);
     let here = site.bed.namespace();
     let address = site.registry.address();
@@ -165,22 +235,22 @@ fn an_image_that_cannot_be_had(#[case] version: Version) {
         let message = failed["message"].as_str().unwrap();
         let sentence = "exited with 243: the node cannot pull or open the image in spec.script.image";
         assert!(message.contains(sentence) && message.contains(reason), "{image}: {message}");
-        let told = file(&here, name, "err");
-        let last = told.lines().last().unwrap_or_default();
-        assert!(last.starts_with(&format!("htc-operator: the image {tried} cannot be had on ")), "{image}: {told}");
-        assert!(told.contains(reason), "{image}: {told}");
+        let reported = file(&here, name, "err");
+        let last = reported.lines().last().unwrap_or_default();
+        assert!(last.starts_with(&format!("htc-operator: the image {tried} cannot be had on ")), "{image}: {reported}");
+        assert!(reported.contains(reason), "{image}: {reported}");
     }
 }
 
 #[test]
-fn a_file_without_its_folder_is_no_image() {
+fn relative_image_file_is_refused() {
     let site = Site::shared(Trixie);
     let here = site.bed.namespace();
     let mut object = htcjob("file", "true");
     object["spec"]["script"]["image"] = "tiny.sif".into();
     here.create(&object);
     let refused = here.wait("file", "InvalidSpec", |object| {
-        condition(object, "Submitted").is_some_and(|told| told["reason"] == "InvalidSpec")
+        condition(object, "Submitted").is_some_and(|condition| condition["reason"] == "InvalidSpec")
     });
     let message = condition(&refused, "Submitted").unwrap()["message"].as_str().unwrap();
     assert!(
@@ -190,7 +260,7 @@ fn a_file_without_its_folder_is_no_image() {
 }
 
 #[test]
-fn a_bad_table_is_an_error_at_the_start() {
+fn invalid_image_table_stops_the_operator() {
     let scratch = Scratch::new().unwrap();
     let program = scratch.share(&bed::program()).unwrap();
     for (number, (arguments, words)) in [
@@ -205,7 +275,7 @@ fn a_bad_table_is_an_error_at_the_start() {
         let log = scratch.path().join(number.to_string());
         let spec = Spec::new(&program, &log).args(["run", "--schedd=none", "--data-dir=/none"]).args(arguments);
         let operator = Owned::spawn(&spec).unwrap();
-        let (status, said) = (operator.wait(bed::PATIENCE).unwrap(), operator.log_text());
-        assert!(!status.success() && said.contains(words), "{arguments:?}: {said}");
+        let (status, output) = (operator.wait(bed::PATIENCE).unwrap(), operator.log_text());
+        assert!(!status.success() && output.contains(words), "{arguments:?}: {output}");
     }
 }

@@ -1,16 +1,16 @@
 //! Each job as an object: `kubectl get htcprocs`, through the API server's aggregation and the front.
 
+mod actions;
 mod attacks;
-mod away;
+mod availability;
+mod htcjob_archive;
 mod kubectl;
+mod listing;
 mod logs;
 mod namespaces;
-mod reading;
 mod states;
 mod users;
 mod watching;
-mod whole;
-mod wishes;
 
 use serde_json::Value;
 

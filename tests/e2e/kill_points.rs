@@ -7,13 +7,14 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use self::stories::{LIVES, Stage, Story};
-use crate::pools::managed::{LETS_GO, POINTS};
 use bed::dice::Dice;
-use htc_operator::failpoint::Point;
+use htc_support::failpoint::Point;
 use rstest::rstest;
 use strum::IntoEnumIterator as _;
 use testbed::Version::{self, Sid, Trixie};
+
+use self::stories::{LIVES, Stage, Story};
+use crate::pools::managed::{LETS_GO, POINTS};
 
 /// Test beds for each version, which share the lives.
 const LANES: usize = 3;
@@ -21,7 +22,7 @@ const LANES: usize = 3;
 const PAIRS: u64 = 1;
 
 #[test]
-fn every_point_is_in_a_life() {
+fn every_fail_point_has_a_test() {
     let of_pods = crate::kubernetes_backend::POINTS;
     let of_kueue = crate::kueue::POINTS;
     let of_htcpools = POINTS.iter().chain(LETS_GO);
@@ -35,7 +36,7 @@ fn every_point_is_in_a_life() {
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn killed_at_every_point_in_turn(#[case] version: Version, #[values(0, 1, 2)] lane: usize) {
+fn operator_kill_at_each_fail_point_runs_each_job_once(#[case] version: Version, #[values(0, 1, 2)] lane: usize) {
     let stage = Stage::new(version);
     let mut failures = String::new();
     let mut attempt = |what: &str, work: &dyn Fn()| {
@@ -67,6 +68,6 @@ fn killed_at_every_point_in_turn(#[case] version: Version, #[values(0, 1, 2)] la
         let places = [<&str>::from(first).to_owned(), format!("{}:{}", <&str>::from(second), pair + 1)];
         play(&format!("pair-{pair}"), Story::Completed, &places, 1);
     }
-    attempt("all told, nothing left", &|| stage.assert_all_told_and_nothing_left());
+    attempt("all told, nothing left", &|| stage.assert_all_events_written_and_nothing_left());
     assert!(failures.is_empty(), "{failures}");
 }

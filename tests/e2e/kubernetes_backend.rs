@@ -5,7 +5,7 @@ mod attacks;
 mod document;
 mod kills;
 pub mod kubelet;
-mod lives;
+mod lifecycle;
 mod logs;
 mod queued;
 mod rights;

@@ -66,7 +66,7 @@ fn small_one(here: &Namespace<'_>, kind: &str, waits: &mut Vec<Duration>) {
     thread::sleep(Duration::from_secs(1));
 }
 
-fn told(what: &str, waits: &[Duration]) -> Duration {
+fn median_wait(what: &str, waits: &[Duration]) -> Duration {
     let mut sorted = waits.to_vec();
     sorted.sort_unstable();
     let (middle, longest) = (sorted[sorted.len() / 2], sorted[sorted.len() - 1]);
@@ -76,11 +76,11 @@ fn told(what: &str, waits: &[Duration]) -> Duration {
 
 #[test]
 #[ignore = "make test-long: with 100,000 jobs, and nothing else may run meanwhile"]
-fn one_of_very_many_jobs_is_accepted_in_steps_and_holds_up_nobody() {
+fn very_large_htcjob_is_accepted_in_steps_and_delays_no_other() {
     // It compares how long small ones take with and without the large one.
     bed::turns::take(bed::Weight::Quiet);
     let total = jobs();
-    let own = ["--submit-limit=60s", "--submit-limit-max=300s", "--tracker-interval=5s", bed::SOON];
+    let own = ["--submit-timeout=60s", "--submit-timeout-max=300s", "--poll-interval=5s", bed::SOON];
     let bed = Bed::new(Version::Trixie, &PoolOptions::default(), &own);
     bed.pool.set_start(false).unwrap();
     bed.start_operator();
@@ -91,7 +91,7 @@ fn one_of_very_many_jobs_is_accepted_in_steps_and_holds_up_nobody() {
         move |waits: &mut Vec<Duration>| small_one(here, kind, waits)
     };
     let ((), alone) = beside(Vec::new(), small("alone"), || thread::sleep(Duration::from_secs(8)));
-    let alone = told("alone", &alone);
+    let alone = median_wait("alone", &alone);
 
     let (began, before) = (Instant::now(), memory(pid, "VmRSS"));
     let mut large = htcjob("large", "true");
@@ -113,7 +113,7 @@ fn one_of_very_many_jobs_is_accepted_in_steps_and_holds_up_nobody() {
         }
         println!("{total} jobs accepted in {steps} steps and {:.0?}", began.elapsed());
     });
-    let with_it = told("beside", &with_it);
+    let with_it = median_wait("beside", &with_it);
     let object = here.get("large");
     println!("its status has {} bytes", object["status"].to_string().len());
     println!("the operator has {} MiB at most, {before} before", memory(pid, "VmHWM"));

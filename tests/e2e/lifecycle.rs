@@ -1,16 +1,19 @@
 //! From `kubectl apply` to the output: what users see when all goes well, when their script fails, and when somebody
 //! holds or removes their jobs.
 
-mod awaited;
-mod by_hand;
-mod changes;
+mod events;
+mod files;
+mod hold_and_remove;
 mod items;
+mod large_submissions;
+mod latency;
 mod names;
+mod namespace_limit;
 mod outcomes;
-mod parts;
-mod share;
-mod story;
+mod parallelism;
+mod secrets;
 mod suspend;
+mod urls;
 
 use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, condition, ids, of};
 use serde_json::Value;
@@ -22,7 +25,7 @@ fn counts(object: &Value) -> [i64; 3] {
 }
 
 /// Status, reason and message of a condition; empty if there is none.
-fn told_in(object: &Value, kind: &str) -> [String; 3] {
+fn condition_parts(object: &Value, kind: &str) -> [String; 3] {
     ["status", "reason", "message"]
         .map(|part| condition(object, kind).map_or("", |condition| condition[part].as_str().unwrap()).to_owned())
 }

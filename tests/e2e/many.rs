@@ -85,12 +85,12 @@ fn assert_each_once(here: &Namespace<'_>) {
 
 #[test]
 #[ignore = "make test-long: a hundred containers"]
-fn each_of_many_is_submitted_once_on_trixie() {
+fn many_htcjobs_are_submitted_once_each_on_trixie() {
     each_is_submitted_once(Version::Trixie);
 }
 
 #[test]
 #[ignore = "make test-long: a hundred containers"]
-fn each_of_many_is_submitted_once_on_sid() {
+fn many_htcjobs_are_submitted_once_each_on_sid() {
     each_is_submitted_once(Version::Sid);
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use bed::signals::signal;
 use bed::{Bed, LONG_SUBMISSIONS, PATIENCE, htcjob, http};
 use clap::Parser as _;
-use htc_operator::config::Config;
-use htc_operator::telemetry::{self, LogFormat};
+use htc_operator::cli::config::Config;
+use htc_support::telemetry;
+use htc_support::telemetry::LogFormat;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testbed::Version::Trixie;
@@ -35,7 +36,7 @@ impl Operator {
             format!("--data-dir={}", data.display()),
             format!("--operator-name={name}"),
             format!("--watch-namespace={namespace}"),
-            format!("--http-listen=127.0.0.1:{}", monitor.number),
+            format!("--metrics-bind-address=127.0.0.1:{}", monitor.number),
             format!("--image=centos={}", bed.assets.image().display()),
             // The program here is the test, which does not become a tool.
             "--confinement=off".to_owned(),
@@ -74,7 +75,7 @@ impl Operator {
 }
 
 #[test]
-fn each_operator_of_a_process_speaks_for_itself() {
+fn operators_in_one_process_stay_separate() {
     let bed = Bed::new(Trixie, &PoolOptions::default(), &[]);
     let (here, there) = (bed.namespace(), bed.namespace());
     bed.let_lead("one");
@@ -90,7 +91,7 @@ fn each_operator_of_a_process_speaks_for_itself() {
     let log = bed.scratch().path().join("both.log");
     let program = bed.scratch().share(&std::env::current_exe().unwrap()).unwrap();
     let spec = Spec::new(program, &log)
-        .args(["one_process::both_operators", "--exact", "--nocapture"])
+        .args(["one_process::process_of_both_operators", "--exact", "--nocapture"])
         .env(OPERATORS, json!([one.arguments, two.arguments]).to_string());
     let both = Owned::spawn(&bed.as_operator(spec)).unwrap();
 
@@ -105,16 +106,16 @@ fn each_operator_of_a_process_speaks_for_itself() {
     for name in ["a", "b"] {
         here.wait_ended(name);
     }
-    one.wait_metrics(&["htc_submissions_total 2", "htc_objects{phase=\"Completed\"} 2", "htc_removals_total 0"]);
+    one.wait_metrics(&["htc_submissions_total 2", "htc_htcjobs{phase=\"Completed\"} 2", "htc_removals_total 0"]);
     two.wait_metrics(&["htc_submissions_total 0", "htc_reconciles_total 0", "htc_leader 0"]);
 
     bed.kube.kubectl_ok(&["-n", "htc-operator", "delete", "lease", "two"]).unwrap();
     two.wait_ready(200, "leading: ok\n");
     there.wait_ended("c");
-    two.wait_metrics(&["htc_submissions_total 1", "htc_objects{phase=\"Completed\"} 1", "htc_leader 1"]);
+    two.wait_metrics(&["htc_submissions_total 1", "htc_htcjobs{phase=\"Completed\"} 1", "htc_leader 1"]);
     here.delete("a");
     here.wait_gone("a");
-    one.wait_metrics(&["htc_removals_total 1", "htc_objects{phase=\"Completed\"} 1", "htc_submissions_total 2"]);
+    one.wait_metrics(&["htc_removals_total 1", "htc_htcjobs{phase=\"Completed\"} 1", "htc_submissions_total 2"]);
     two.wait_metrics(&["htc_removals_total 0"]);
 
     one.stop();
@@ -165,7 +166,7 @@ struct Cli {
 
 /// The process of the test above, which has an environment and a user of its own; by itself it does nothing.
 #[test]
-fn both_operators() {
+fn process_of_both_operators() {
     let Ok(operators) = std::env::var(OPERATORS) else { return };
     let log = telemetry::start(LogFormat::Json, "info,kube_runtime=warn").unwrap();
     let operators: Vec<Vec<String>> = serde_json::from_str(&operators).unwrap();
@@ -176,7 +177,7 @@ fn both_operators() {
         tokio::spawn(log.follow_hangups().unwrap());
         let run = |config: Config| {
             let stop = made(config.data.data_dir.join(STOP));
-            tokio::spawn(htc_operator::operator::run(config, stop))
+            tokio::spawn(htc_operator::cli::run::run(config, stop))
         };
         for operator in configs.map(run).collect::<Vec<_>>() {
             operator.await.unwrap().unwrap();

@@ -2,15 +2,15 @@
 //! exactly once, nothing is left behind, and the HTCJob says what is wrong.
 
 mod data_folder;
+mod etcd_restore;
 mod events;
 mod hanging_disk;
 mod kubernetes;
 mod leader;
 mod lease;
-mod old_etcd;
 mod operator;
 mod other_schedd;
-mod power;
+mod power_failure;
 mod recovery;
 mod schedd;
 mod submitter;

@@ -1,9 +1,9 @@
-//! What jobs leave: the end of their `err`, a cap on it, room for it, and how long it is kept.
+//! Output of jobs: the end of their `err`, limits of size and space, and retention.
 
 mod err;
 mod folders;
-mod lanes;
+mod hanging_fetches;
 mod limits;
+mod missing_files;
 mod retention;
-mod selected;
-mod unread;
+mod spec_outputs;

@@ -1,9 +1,15 @@
 //! `job.sh` under the shells that worker nodes have, with the real Apptainer and a real image.
 
+mod files;
 mod gpus;
 mod https;
+mod nested;
 mod outputs;
+mod program;
 mod reports;
+mod secrets;
+pub mod urls;
+mod volumes;
 mod worker;
 
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -11,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use htc_operator::condor::payload::{Callback, Command, Image, ImageMap, Payload, PayloadFailure, sandbox_files};
+use htc_submit::payload::{Callback, Image, ImageMap, Payload, PayloadFailure, Program, sandbox_files};
 
 const SHELLS: [&str; 3] = ["dash", "bash", "busybox sh"];
 /// Apptainer refuses to run as root here; a test that is root runs the job as `nobody`.
@@ -39,6 +45,26 @@ struct Scratch {
     environment: Vec<(&'static str, PathBuf)>,
 }
 
+/// A payload that brings nothing.
+fn bare<'a>(image: &'a Image, program: &'a Program, source: &'a str) -> Payload<'a> {
+    Payload {
+        name: "my-job",
+        image,
+        image_name: "python:3.12",
+        program,
+        source,
+        binds: &[],
+        volumes: &[],
+        callback: None,
+        env: &[],
+        files: &[],
+        fetched: &[],
+        secret_files: &[],
+        secret_env: &[],
+        outputs: &[],
+    }
+}
+
 impl Scratch {
     fn new(image: &str, command: &str, source: &str) -> Self {
         Self::reporting(image, command, source, None)
@@ -56,19 +82,9 @@ impl Scratch {
     fn with(image: &Image, binds: &[&str], command: &str, source: &str, callback: Option<Callback<'_>>) -> Self {
         bed::turns::take(bed::Weight::Light);
         let folder = tempfile::tempdir().unwrap();
-        let command = Command::parse(command).unwrap();
+        let command = Program::script(command).unwrap();
         let binds: Vec<String> = binds.iter().map(ToString::to_string).collect();
-        let payload = Payload {
-            name: "my-job",
-            image,
-            named: "python:3.12",
-            command: &command,
-            source,
-            binds: &binds,
-            callback,
-            env: &[],
-            outputs: &[],
-        };
+        let payload = Payload { binds: &binds, callback, ..bare(image, &command, source) };
         Self::of(folder, &payload)
     }
 
@@ -147,14 +163,14 @@ fn with_image(command: &str, source: &str) -> Scratch {
 }
 
 #[test]
-fn job_sh_is_clean_for_shellcheck() {
+fn job_sh_passes_shellcheck() {
     let scratch = with_image("bash", "");
     let output = Process::new("shellcheck").arg(scratch.folder.path().join("job.sh")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]
-fn the_payloads_exit_code_is_the_jobs() {
+fn job_exits_with_the_code_of_its_payload() {
     for shell in SHELLS {
         for code in [0, 1, 7, 126, 127, 255] {
             let (ended, _, stderr) = with_image("bash", &format!("exit {code}")).run(shell);
@@ -167,7 +183,7 @@ fn the_payloads_exit_code_is_the_jobs() {
 }
 
 #[test]
-fn the_payload_sees_its_index_its_name_and_its_folder() {
+fn payload_has_its_index_name_and_folder() {
     let source = "echo \"$1 $HTCPROCID $JOB_NAME $PWD $0 $#\"; echo text > made; ls -A / > root; [ -e /var/log/. ] && echo bound";
     for shell in SHELLS {
         let scratch = with_image("bash -e", source);
@@ -215,7 +231,7 @@ impl Scratch {
 }
 
 #[test]
-fn htcondors_variables_name_what_the_container_has() {
+fn htcondor_variables_name_paths_in_the_container() {
     for shell in SHELLS {
         let scratch = with_image("bash", USES_VARIABLES).with_htcondors_variables("Cpus = 1\n");
         let (code, stdout, stderr) = scratch.run(shell);
@@ -227,22 +243,25 @@ fn htcondors_variables_name_what_the_container_has() {
 }
 
 #[test]
-fn a_users_tmpdir_is_kept() {
-    let (image, command) = (Image::of_the_site(image().to_str().unwrap()).unwrap(), Command::parse("bash").unwrap());
+fn user_tmpdir_is_kept() {
+    let (image, command) = (Image::of_the_site(image().to_str().unwrap()).unwrap(), Program::script("bash").unwrap());
     let env = [("TMPDIR".to_owned(), "/htc_run/mine".to_owned())];
     let payload = Payload {
-        name: "my-job",
-        image: &image,
-        named: "python:3.12",
-        command: &command,
-        source: "mkdir mine; mktemp >/dev/null && ls mine | wc -l; echo $TMP; rm -r mine",
-        binds: &[],
-        callback: None,
         env: &env,
-        outputs: &[],
+        ..bare(&image, &command, "mkdir mine; mktemp >/dev/null && ls mine | wc -l; echo $TMP; rm -r mine")
     };
     let scratch = Scratch::of(tempfile::tempdir().unwrap(), &payload).with_htcondors_variables("Cpus = 1\n");
     assert_eq!(scratch.run("dash").1, "1\n/tmp\n");
+}
+
+/// Whatever limits the node's HTCondor has.
+#[test]
+fn payload_has_no_core_files_and_a_usual_umask() {
+    for shell in SHELLS {
+        let scratch = with_image("bash", "umask; ulimit -c; ulimit -Hc");
+        scratch.write("node", "umask 077; ulimit -c unlimited; exec \"$@\"");
+        assert_eq!(scratch.run(&format!("sh ./node {shell}")).1, "0022\n0\n0\n", "{shell}");
+    }
 }
 
 /// Runs under each shell, and expects one failure with a line that names it and no payload.
@@ -258,7 +277,7 @@ fn expect(failure: PayloadFailure, hint: &str, make: impl Fn() -> Scratch) {
 }
 
 #[test]
-fn what_is_missing_has_an_exit_code_of_its_own() {
+fn each_missing_part_has_its_own_exit_code() {
     let source = "echo yes > ran";
     expect(PayloadFailure::CommandNotFound, "nosuch", || with_image("nosuch -x", source));
     expect(PayloadFailure::CommandNotFound, "/opt/nosuch", || with_image("/opt/nosuch", source));
@@ -292,7 +311,7 @@ fn what_is_missing_has_an_exit_code_of_its_own() {
 }
 
 #[test]
-fn the_second_lock_holds() {
+fn late_or_unreadable_job_ad_runs_no_payload() {
     let ad = |text: &'static str| {
         move || {
             let scratch = with_image("bash", "echo yes > ran");
@@ -325,16 +344,16 @@ fn the_second_lock_holds() {
 }
 
 #[test]
-fn a_payload_may_do_what_it_wants_in_its_folder() {
+fn payload_that_overwrites_job_files_keeps_its_exit_code() {
     for shell in SHELLS {
         let source = "echo 'exit 99' > job.sh; echo > payload.conf; rm -rf script.sh .job.ad; exit 255";
         assert_eq!(with_image("bash", source).run(shell).0, 255, "{shell}");
     }
 }
 
-/// What the payload leaves in its folder does not lead what runs outside of the container to other places.
+/// Links in a payload's folder do not redirect programs outside the container.
 #[test]
-fn nothing_is_written_where_a_payload_points() {
+fn payload_links_redirect_no_writes() {
     for shell in SHELLS {
         let outside = tempfile::tempdir().unwrap();
         if is_root() {
@@ -368,10 +387,10 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// What is neither file nor folder stays behind, what has a name of its own for HTCondor comes packed, and what job.sh and
-/// HTCondor believe is as it was.
+/// Entries that are neither files nor folders stay behind, files with names that HTCondor interprets come packed, and
+/// the files of job.sh and HTCondor are unchanged.
 #[test]
-fn files_and_folders_come_back_and_mean_nothing_to_htcondor() {
+fn output_names_mean_nothing_to_htcondor() {
     let source = "echo mine >fine; echo mine >'fine too'; echo mine >-fine; chmod 0 fine; mkfifo pipe; ln -s /etc/passwd link
         ln -s missing dangling; mkdir -p folder/deep; echo x >folder/deep/file; ln folder/deep/file folder/deep/twin
         ln -s / folder/deep/link; mkfifo folder/pipe; chmod 4755 folder/deep/file; chmod 0 folder/deep folder; echo yes >a,b
@@ -427,7 +446,7 @@ fn files_and_folders_come_back_and_mean_nothing_to_htcondor() {
 }
 
 #[test]
-fn a_later_run_finds_what_a_former_one_has_left() {
+fn next_run_finds_files_of_the_previous_run() {
     for shell in SHELLS {
         let scratch = with_image(
             "bash",
@@ -445,7 +464,7 @@ fn a_later_run_finds_what_a_former_one_has_left() {
 
 /// HTCondor would bring them back beside this run's, under the same names.
 #[test]
-fn a_former_runs_standard_output_is_not_this_ones() {
+fn next_run_drops_stdout_of_the_previous_run() {
     for shell in SHELLS {
         let scratch = with_image("bash", "ls; exit 4");
         for name in ["out", "err"] {
@@ -456,9 +475,9 @@ fn a_former_runs_standard_output_is_not_this_ones() {
     }
 }
 
-/// On the operator's volume such a file would be one that runs in the operator's account.
+/// On the operator's volume such a file would run in the operator's account.
 #[test]
-fn no_setuid_bit_comes_back() {
+fn setuid_bits_are_removed_from_output() {
     let source = "for mode in 4755 2755 6000; do echo x >$mode; chmod $mode $mode; done; ls -l >modes";
     for shell in SHELLS {
         let scratch = with_image("bash", source);
@@ -471,10 +490,9 @@ fn no_setuid_bit_comes_back() {
     }
 }
 
-/// A payload ends with 255, and what job.sh asks then fails: the image or the command, which the payload ran with, is gone. Its
-/// output still comes back.
+/// A payload ends with 255, and the check of job.sh fails because the image or the command is gone by then.
 #[test]
-fn output_comes_back_though_the_image_is_gone() {
+fn output_comes_back_although_the_image_is_gone() {
     for (gone, failure) in [("image", PayloadFailure::ImageUnavailable), ("command", PayloadFailure::CommandNotFound)] {
         for shell in SHELLS {
             let folder = tempfile::tempdir().unwrap();
@@ -497,7 +515,7 @@ fn output_comes_back_though_the_image_is_gone() {
 }
 
 #[test]
-fn more_files_than_the_jobs_ad_can_name_come_packed() {
+fn files_beyond_the_job_ad_limit_come_packed() {
     // Each name counts with 236 characters at most, and 262,144 may come.
     let files = |count: usize| format!("long=$(printf %0200d 0); for n in {{1..{count}}}; do : >$long$n; done");
     for shell in SHELLS {
@@ -512,9 +530,9 @@ fn more_files_than_the_jobs_ad_can_name_come_packed() {
     assert_eq!(scratch.names().len(), 1104, "all came");
 }
 
-/// A link in a folder that users can write to would have the payload see what the link leads to.
+/// A link in a folder that users can write to would expose its target to the payload.
 #[test]
-fn a_users_path_is_an_image_within_the_binds_only() {
+fn image_path_outside_the_binds_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let bind = folder.path().to_str().unwrap();
     std::os::unix::fs::symlink("/proc/self/root", folder.path().join("node")).unwrap();
@@ -522,7 +540,7 @@ fn a_users_path_is_an_image_within_the_binds_only() {
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
     for shell in SHELLS {
         let run = |bind: &str, image: &str| {
-            let map = ImageMap::new().showing([bind.to_owned()]);
+            let map = ImageMap::new().with_bound_folders([bind.to_owned()]);
             let image = Image::resolve(image, &map).unwrap();
             Scratch::with(&image, &[bind], "bash", "echo ran", None).run(shell)
         };

@@ -1,12 +1,12 @@
 //! HTCJobs go to the pool that they name: each stays there, and no pool has to do with another.
 
 pub mod managed;
-mod one;
-mod several;
+mod one_pool;
+mod several_pools;
 pub mod site;
 
 #[test]
 #[ignore = "make test-long: ten schedds and a thousand containers"]
-fn a_thousand_htcjobs_in_ten_pools() {
-    several::in_pools(testbed::Version::Sid, 10, 1000);
+fn thousand_htcjobs_run_each_in_one_of_ten_pools() {
+    several_pools::in_pools(testbed::Version::Sid, 10, 1000);
 }

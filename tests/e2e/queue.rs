@@ -1,9 +1,9 @@
-//! HTCQueues: who may have how many jobs in HTCondor, and who waits for what.
+//! HTCQueues: quotas of jobs in HTCondor, and HTCJobs that wait for quota.
 
 mod changes;
-mod closed;
-mod lent;
+mod fail_closed;
+mod failing_htcjobs;
 mod limits;
+mod quota;
 pub mod site;
 mod users;
-mod walk;

@@ -39,7 +39,7 @@ use bed::{Bed, Namespace, PATIENCE};
 use testbed::{PoolOptions, Port, Scratch, Version, wait_for};
 
 on_versions! {
-    sid: killed_at_random_every_job_runs_once;
+    sid: every_job_runs_once_under_random_kills;
 }
 
 /// Kills in one round at most.
@@ -233,7 +233,7 @@ fn lot(dice: &mut Dice) -> Lot {
     }
 }
 
-fn killed_at_random_every_job_runs_once(version: Version) {
+fn every_job_runs_once_under_random_kills(version: Version) {
     bed::turns::take(bed::Weight::Heavy);
     let asked = std::env::var("HTC_SOAK_KILLS").ok();
     let (size, kills) = asked.map_or((SMALL, FEW_KILLS), |kills| (WHOLE, kills.parse().unwrap()));

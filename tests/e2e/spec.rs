@@ -1,4 +1,4 @@
-//! Each field of the spec: what becomes of it in the job, and how it ends.
+//! Each field of the spec, as an attribute of the job and in its end.
 
 use bed::{Bed, Namespace, UNTIL_LET_GO, condition, htcjob, ids, is_true, of};
 use rstest::rstest;
@@ -27,7 +27,7 @@ fn output(here: &Namespace<'_>, name: &str, file: &str) -> String {
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn resources_and_requirements(#[case] version: Version) {
+fn resources_and_requirements_reach_the_job(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let resources = json!({ "cpus": "1500m", "memory": "64.5Mi", "disk": "10M", "gpus": 0 });
@@ -48,7 +48,7 @@ fn resources_and_requirements(#[case] version: Version) {
 }
 
 #[rstest]
-fn further_submit_commands_reach_the_job(#[values(Trixie, Sid)] version: Version) {
+fn htcopts_reach_the_job(#[values(Trixie, Sid)] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let options = "request_cpus = 3\n# one more than two\npriority = -7\n+JobFlavour = \"espresso\"\n";
@@ -59,12 +59,12 @@ fn further_submit_commands_reach_the_job(#[values(Trixie, Sid)] version: Version
     assert_eq!(bed.history(&of(&uid), &["RequestCpus", "JobPrio", "JobFlavour"]), [["3", "-7", "espresso"]]);
 }
 
-/// What HTCondor's tools would read for such a job they would read as the operator, and tell its user.
+/// HTCondor's tools would read such a file as the operator, and show its text to the user.
 ///
 /// Against b8ba2a8: succeeds. The first HTCJob is accepted by HTCondor with that attribute, and is then held for a reason that has the
 /// file's text.
 #[rstest]
-fn no_attribute_makes_htcondor_read_the_operators_files(#[values(Trixie, Sid)] version: Version) {
+fn attributes_that_read_files_of_the_operator_are_refused(#[values(Trixie, Sid)] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let secret = bed.data.join("secret");
@@ -89,13 +89,13 @@ fn no_attribute_makes_htcondor_read_the_operators_files(#[values(Trixie, Sid)] v
             assert!(jobs.is_empty(), "{jobs:?}");
         }
     }
-    for told in [here.kubectl(&["get", "htcjobs,events", "-o", "yaml"]), bed.logs()] {
-        assert!(!told.contains("sesame"), "{told}");
+    for reported in [here.kubectl(&["get", "htcjobs,events", "-o", "yaml"]), bed.logs()] {
+        assert!(!reported.contains("sesame"), "{reported}");
     }
 }
 
 #[rstest]
-fn a_site_allows_attributes_of_its_own(#[values(Trixie)] version: Version) {
+fn attributes_allowed_by_the_site_reach_the_job(#[values(Trixie)] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let uid = here.create(&with("own", "true", &json!({ "htcopts": "+runnumber = 12\n+Dataset = \"raw\"" })));
@@ -105,14 +105,14 @@ fn a_site_allows_attributes_of_its_own(#[values(Trixie)] version: Version) {
     assert_eq!(bed.history(&of(&uid), &["RunNumber", "Dataset"]), [["12", "raw"]]);
     here.create(&with("unknown", "true", &json!({ "htcopts": "+Detector = 1" })));
     let refused = here.wait("unknown", "InvalidSpec", |object| {
-        condition(object, "Submitted").is_some_and(|told| told["reason"] == "InvalidSpec")
+        condition(object, "Submitted").is_some_and(|condition| condition["reason"] == "InvalidSpec")
     });
     let message = condition(&refused, "Submitted").unwrap()["message"].as_str().unwrap();
     assert!(message.contains("RunNumber, Dataset. The operator's administrator can allow more"), "{message}");
 }
 
 #[rstest]
-fn what_is_asked_for_twice_is_refused(#[values(Trixie)] version: Version) {
+fn fields_that_conflict_with_htcopts_are_refused(#[values(Trixie)] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     for (name, fields, words) in [
@@ -131,7 +131,7 @@ fn what_is_asked_for_twice_is_refused(#[values(Trixie)] version: Version) {
     ] {
         here.create(&with(name, "true", &fields));
         let refused = here.wait(name, "InvalidSpec", |object| {
-            condition(object, "Submitted").is_some_and(|told| told["reason"] == "InvalidSpec")
+            condition(object, "Submitted").is_some_and(|condition| condition["reason"] == "InvalidSpec")
         });
         let message = condition(&refused, "Submitted").unwrap()["message"].as_str().unwrap();
         assert!(message.contains(words), "{message}");
@@ -144,7 +144,7 @@ fn what_is_asked_for_twice_is_refused(#[values(Trixie)] version: Version) {
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn a_gpu_reaches_the_container(#[case] version: Version) {
+fn gpus_reach_the_container(#[case] version: Version) {
     let (assets, scratch) = (Assets::locate().unwrap(), Scratch::new().unwrap());
     let bin = scratch.dir("bin").unwrap();
     let real = assets.job_bin();
@@ -172,7 +172,7 @@ fn a_gpu_reaches_the_container(#[case] version: Version) {
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn variables_reach_the_script_and_nobody_else(#[case] version: Version) {
+fn env_reaches_only_the_script(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let value = " two  words, $HOME `id` 'one' \"two\" \\n 100% ä\nsecond line\n\n";
@@ -198,7 +198,7 @@ fn variables_reach_the_script_and_nobody_else(#[case] version: Version) {
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn htcondor_runs_a_failed_job_again(#[case] version: Version) {
+fn max_retries_reruns_failed_jobs(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let retried = here.create(&with("retried", "exit 3", &json!({ "maxRetries": 2 })));
@@ -215,7 +215,7 @@ fn htcondor_runs_a_failed_job_again(#[case] version: Version) {
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn a_deadline_ends_what_has_not_ended(#[case] version: Version) {
+fn deadline_removes_unfinished_jobs(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     // The first job ends by itself, the second never would, the third never starts.
@@ -246,7 +246,7 @@ fn a_deadline_ends_what_has_not_ended(#[case] version: Version) {
 #[case::sid(Sid)]
 #[ignore = "another test shows the same promise: make test-long"]
 #[case::trixie(Trixie)]
-fn suspension_stops_the_deadlines_clock(#[case] version: Version) {
+fn suspension_stops_the_deadline_clock(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     here.create(&with("clock", UNTIL_LET_GO, &json!({ "activeDeadlineSeconds": 40 })));
@@ -265,7 +265,7 @@ fn suspension_stops_the_deadlines_clock(#[case] version: Version) {
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn it_deletes_itself_some_time_after_its_end(#[case] version: Version) {
+fn ttl_deletes_the_htcjob_after_its_end(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let uid = here.create(&with("brief", "echo kept", &json!({ "ttlSecondsAfterFinished": 0 })));

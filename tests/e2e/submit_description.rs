@@ -9,9 +9,9 @@ use std::process::{Command as Process, Stdio};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use htc_operator::condor::description::{Common, QueueItem, files, submit_description};
-use htc_operator::condor::htcopts::{AttributeName, Attributes, HtcOpts, HtcOptsError, Policy};
-use htc_operator::condor::payload::{Command, Image, ImageMap, Payload, sandbox_files};
+use htc_submit::description::{ClusterSettings, QueueItem, files, submit_description};
+use htc_submit::htcopts::{AttributeName, Attributes, HtcOpts, HtcOptsError, HtcOptsPolicy};
+use htc_submit::payload::{Image, ImageMap, Payload, PayloadCommand, Program, sandbox_files};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -45,15 +45,20 @@ impl Folders {
             std::fs::create_dir(root.path().join(folder)).unwrap();
         }
         let image = Image::resolve("centos", &ImageMap::new()).unwrap();
-        let command = Command::parse("bash").unwrap();
+        let command = Program::script("bash").unwrap();
         let payload = Payload {
             name: "test",
             image: &image,
-            named: "centos",
-            command: &command,
+            image_name: "centos",
+            program: &command,
             source: "exit 0",
             binds: &[],
+            volumes: &[],
             callback: None,
+            files: &[],
+            fetched: &[],
+            secret_files: &[],
+            secret_env: &[],
             env: &[],
             outputs: &[],
         };
@@ -83,14 +88,16 @@ impl Folders {
                 image: "docker://python:3.12",
             })
             .collect();
-        let common = Common {
+        let common = ClusterSettings {
             operator: "uid/ns/operator",
             not_after: 1_800_000_000,
             site_defaults: site,
             options: user,
             callback: false,
+            files: false,
             output_limit: Some(7),
             mini_cluster: false,
+            volumes: None,
             workers: None,
         };
         submit_description(&common, &jobs).unwrap()
@@ -142,7 +149,10 @@ fn dry_run(version: &str, folder: &Path, description: &str) -> Result<Vec<Ad>, S
 
 /// The options of a site that allows the attributes A, X and Y.
 fn try_parse(text: &str) -> Result<HtcOpts, HtcOptsError> {
-    HtcOpts::parse(text, &Policy::of_the_site(Attributes::with(["A", "X", "Y"].map(|name| name.parse().unwrap()))))
+    HtcOpts::parse(
+        text,
+        &HtcOptsPolicy::of_the_site(Attributes::with(["A", "X", "Y"].map(|name| name.parse().unwrap()))),
+    )
 }
 
 fn parse(text: &str) -> HtcOpts {
@@ -183,14 +193,14 @@ fn same_expression(meant: &str, printed: &str) -> bool {
 }
 
 #[test]
-fn blanks_count_in_strings_only() {
+fn whitespace_counts_only_in_strings() {
     assert!(same_expression(r#""a b" || -(0)"#, r#""a b" ||  -(0)"#));
     assert!(!same_expression(r#""a b""#, r#""a  b""#));
     assert!(!same_expression(r#"""#, ""));
 }
 
 #[test]
-fn an_option_is_refused_or_means_in_the_ad_what_was_written() {
+fn accepted_options_keep_their_meaning_in_the_ad() {
     let folders = Folders::new();
     let none = HtcOpts::default();
     let plain = folders.describe(&none, &none, 1);
@@ -358,9 +368,9 @@ fn known_attacks_are_refused() {
     assert!(try_parse(&format!("+X = {}1", "1 || ".repeat(300))).is_err());
 }
 
-/// The reason for all this: what the original did with such lines was to hand them to `condor_submit`.
+/// The reason for the parser: the first operator passed such lines to `condor_submit`.
 #[test]
-fn condor_submit_itself_runs_commands_and_reads_the_environment() {
+fn condor_submit_itself_runs_included_commands_and_reads_the_environment() {
     let folders = Folders::new();
     for version in VERSIONS {
         let proof = folders.path(&format!("proof-{version}"));
@@ -372,7 +382,7 @@ fn condor_submit_itself_runs_commands_and_reads_the_environment() {
 }
 
 #[test]
-fn attributes_that_htcondor_writes_itself_cannot_be_given() {
+fn attributes_written_by_htcondor_are_refused() {
     let folders = Folders::new();
     let options = parse(
         "request_gpus = 1\nmax_retries = 1\nsuccess_exit_code = 3\non_exit_hold_reason = \"x\"\naccounting_group = a",
@@ -387,7 +397,7 @@ fn attributes_that_htcondor_writes_itself_cannot_be_given() {
 }
 
 #[test]
-fn a_users_option_takes_the_place_of_the_sites_in_any_spelling() {
+fn user_options_override_site_defaults_in_any_spelling() {
     let folders = Folders::new();
     let site = parse(
         "+MaxRuntime = 1200\naccounting_group = group_a\naccounting_group_user = robot\nmax_retries = 3\nRank = Memory",
@@ -409,7 +419,7 @@ fn a_users_option_takes_the_place_of_the_sites_in_any_spelling() {
 }
 
 #[test]
-fn each_allowed_command_is_known_to_htcondor() {
+fn allowed_commands_are_known_to_htcondor() {
     let folders = Folders::new();
     let all = "accounting_group = a.b\naccounting_group_user = me\nallowed_execute_duration = 600\nallowed_job_duration = 60*60\n\
         concurrency_limits = db, licence:2\ngpus_maximum_capability = 9.0\ngpus_minimum_capability = 8\ngpus_minimum_memory = 4G\n\
@@ -433,7 +443,7 @@ fn each_allowed_command_is_known_to_htcondor() {
 
 /// The second lock: the operator's own lines hold whatever stood before them.
 #[test]
-fn what_names_files_and_programs_is_the_operators_whatever_was_allowed() {
+fn files_and_programs_of_the_operator_override_all_options() {
     let folders = Folders::new();
     let none = HtcOpts::default();
     let plain = folders.describe(&none, &none, 2);
@@ -474,7 +484,7 @@ fn what_names_files_and_programs_is_the_operators_whatever_was_allowed() {
 }
 
 #[test]
-fn every_row_has_its_own_identity() {
+fn each_row_has_its_own_identity() {
     let folders = Folders::new();
     let none = HtcOpts::default();
     for version in VERSIONS {
@@ -497,12 +507,12 @@ proptest! {
     #![proptest_config(Config { cases: 2_000, failure_persistence: None, ..Config::default() })]
 
     #[test]
-    fn what_goes_to_the_node_keeps_its_lines(command in hostile_text(), image in hostile_text(), named in hostile_text(), name in hostile_text(), bind in hostile_text()) {
-        let (command, image) = (Command::parse(&command), Image::resolve(&image, &ImageMap::new()));
-        let fallback = (Command::parse("bash").unwrap(), Image::resolve("centos", &ImageMap::new()).unwrap());
+    fn payload_conf_has_one_value_per_line(command in hostile_text(), image in hostile_text(), named in hostile_text(), name in hostile_text(), bind in hostile_text()) {
+        let (command, image) = (PayloadCommand::parse(&command), Image::resolve(&image, &ImageMap::new()));
+        let fallback = (PayloadCommand::parse("bash").unwrap(), Image::resolve("centos", &ImageMap::new()).unwrap());
         let (command, image) = (command.unwrap_or(fallback.0), image.unwrap_or(fallback.1));
-        let binds = [bind];
-        let payload = Payload { name: &name, image: &image, named: &named, command: &command, source: "exit", binds: &binds, callback: None, env: &[], outputs: &[] };
+        let (binds, program) = ([bind], Program::Script(command.clone()));
+        let payload = Payload { name: &name, image: &image, image_name: &named, program: &program, source: "exit", binds: &binds, volumes: &[], callback: None, env: &[], files: &[], fetched: &[], secret_files: &[], secret_env: &[], outputs: &[] };
         for payload in [payload, Payload { name: "a.b-c", ..payload }, Payload { name: "x", binds: &[], ..payload }] {
             let Ok(files) = sandbox_files(&payload) else { continue };
             let text = String::from_utf8(files[2].contents.clone()).unwrap();
@@ -519,25 +529,25 @@ proptest! {
     }
 
     #[test]
-    fn a_row_cannot_be_broken(uid in hostile_text(), batch_name in hostile_text(), path in hostile_text(), operator in hostile_text(), item in hostile_text(), image in hostile_text()) {
+    fn queue_row_stays_one_line(uid in hostile_text(), batch_name in hostile_text(), path in hostile_text(), operator in hostile_text(), item in hostile_text(), image in hostile_text()) {
         let none = HtcOpts::default();
         let path = format!("/{path}");
         let good = QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o", item: None, image: "i" };
-        let common = Common { operator: "o", not_after: 1, site_defaults: &none, options: &none, callback: false, output_limit: None, mini_cluster: false, workers: None };
+        let common = ClusterSettings { operator: "o", not_after: 1, site_defaults: &none, options: &none, callback: false, files: false, output_limit: None, mini_cluster: false, volumes: None, workers: None };
         let lines = submit_description(&common, &[good]).unwrap().lines().count();
         for (common, job) in [
             (common, QueueItem { uid: &uid, ..good }), (common, QueueItem { batch_name: &batch_name, ..good }), (common, QueueItem { sandbox: &path, ..good }),
-            (common, QueueItem { output: &path, ..good }), (Common { operator: &operator, ..common }, good),
+            (common, QueueItem { output: &path, ..good }), (ClusterSettings { operator: &operator, ..common }, good),
             (common, QueueItem { item: Some(&item), ..good }), (common, QueueItem { image: &image, ..good }),
         ] {
             let Ok(text) = submit_description(&common, &[job]) else { continue };
             prop_assert_eq!(text.lines().count(), lines);
             let row = text.lines().nth_back(1).unwrap();
             let (row, last) = row.rsplit_once(',').unwrap();
-            let (row, told) = row.rsplit_once(',').unwrap();
+            let (row, reported) = row.rsplit_once(',').unwrap();
             prop_assert_eq!(row, format!("{},1,0,{},{},{}", job.uid, job.batch_name, job.sandbox, job.output));
-            prop_assert!(told == "-" || told == job.image.strip_prefix("docker://").unwrap_or(job.image));
-            prop_assert!(told.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._/:@+=~".contains(&b)));
+            prop_assert!(reported == "-" || reported == job.image.strip_prefix("docker://").unwrap_or(job.image));
+            prop_assert!(reported.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._/:@+=~".contains(&b)));
             let meant = last.strip_prefix('=').map(|text| String::from_utf8(STANDARD.decode(text).unwrap()).unwrap());
             prop_assert_eq!(meant.as_deref(), job.item);
             prop_assert!(last.bytes().all(|b| b.is_ascii_alphanumeric() || b"-+/=".contains(&b)));

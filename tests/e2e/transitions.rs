@@ -5,8 +5,8 @@ use std::fs;
 
 use bed::gates::Gates;
 use bed::{Bed, LONG_SUBMISSIONS, Namespace, OFTEN, UNTIL_LET_GO, condition, htcjob, ids, is_true, of};
-use htc_operator::api::Phase;
-use htc_operator::machine::transitions::TRANSITIONS;
+use htc_api::Phase;
+use htc_machine::transitions::TRANSITIONS;
 use rstest::rstest;
 use serde_json::{Value, json};
 use testbed::Version::{self, Sid, Trixie};
@@ -16,7 +16,7 @@ use testbed::wait_for;
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn each_is_made(#[case] version: Version) {
+fn operator_makes_each_transition_of_the_table(#[case] version: Version) {
     // One job in each condor_submit: each attempt after the first is a resubmission. Output is fetched only at the end.
     let gates = Gates::new(version);
     let argument = gates.argument();
@@ -33,7 +33,7 @@ fn each_is_made(#[case] version: Version) {
     past_their_deadlines(&here);
     with_more_failures_than_there_may_be(&here);
     runs_again(&here);
-    assert_all_seen(&bed);
+    assert_all_made(&bed);
 }
 
 fn object(name: &str, source: &str, queue: u32, options: &str) -> Value {
@@ -193,7 +193,7 @@ fn runs_again(here: &Namespace<'_>) {
     here.delete("again");
 }
 
-fn assert_all_seen(bed: &Bed) {
+fn assert_all_made(bed: &Bed) {
     type Row = (Option<String>, String, Option<String>);
     bed.stop_operator();
     let ledger = rusqlite::Connection::open(bed.data.join("sqlite/htcjobs.db")).unwrap();

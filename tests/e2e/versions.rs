@@ -1,4 +1,4 @@
-//! Scenarios as tests with each version of HTCondor: `room::scenario::sid` and `room::scenario::trixie`.
+//! Scenarios as tests with each version of HTCondor: `module::scenario::sid` and `module::scenario::trixie`.
 //!
 //! In `make test`, those that are `both`, in which what HTCondor says or does differs between the versions, run with both; most run with one
 //! version; and those that are `long` are left to `make test-long`, which runs all with both.

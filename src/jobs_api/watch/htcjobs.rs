@@ -2,37 +2,37 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use htc_api::ObjectName;
+use htc_ledger::LedgerError;
+use htc_machine::ids::Uid;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 
-use super::Tell;
-use crate::api::ObjectName;
+use super::WatchUpdate;
+use crate::backends::procs::Parent;
 use crate::jobs_api::Records;
-use crate::ledger::LedgerError;
-use crate::machine::ids::Uid;
-use crate::procs::Parent;
-use crate::procs::answer::Failure;
-use crate::procs::selection::Selection;
+use crate::jobs_api::resource::selection::Selection;
+use crate::jobs_api::resource::status_error::StatusError;
 
-/// Those that are known so far. After the first look at all of them only those are looked at that have changed.
-pub(super) struct HTCJobs {
+/// The `HTCJob`s that are known so far. After the first read of all of them, only changed ones are read.
+pub(super) struct WatchedHTCJobs {
     records: Records,
     namespace: Option<String>,
     selection: Selection,
     touched: Receiver<Option<ObjectName>>,
     known: BTreeMap<Uid, Parent>,
     named: BTreeMap<ObjectName, Uid>,
-    /// Those of which it was told that what is not recorded was given up.
+    /// Those for which [`WatchUpdate::GivenUp`] was sent.
     given_up: BTreeSet<Uid>,
 }
 
-impl HTCJobs {
+impl WatchedHTCJobs {
     pub(super) async fn listed(
         records: Records,
         namespace: Option<&str>,
         selection: &Selection,
     ) -> Result<Self, LedgerError> {
-        let touched = records.touched.subscribe();
+        let touched = records.changes.subscribe();
         let given_up = records.ledger.given_up_since(-1).await?;
         let parents = records.parents(namespace, selection).await?;
         let mut htcjobs = Self {
@@ -53,27 +53,28 @@ impl HTCJobs {
         Ok(htcjobs)
     }
 
-    /// Refuses to go on from a version behind which something changed that has no version of its own for each job, or `HTCJob`s have gone.
-    pub(super) async fn must_be_whole_since(&self, since: i64) -> Result<(), Failure> {
+    /// Refuses a version after which something changed that has no version of its own for each job, or after which
+    /// `HTCJob`s have gone.
+    pub(super) async fn must_be_whole_since(&self, since: i64) -> Result<(), StatusError> {
         let ledger = &self.records.ledger;
         self.records.note_missing().await?;
         if ledger.let_go_since(self.namespace.clone(), since).await? {
-            return Err(Failure::expired("HTCJobs have gone since that version: list again"));
+            return Err(StatusError::expired("HTCJobs have gone since that version: list again"));
         }
-        self.must_be_unchanged_as_a_whole_since(since).await
+        self.check_unchanged_since(since).await
     }
 
-    /// The same for what has changed, not gone: a watch that has begun is told what goes.
-    pub(super) async fn must_be_unchanged_as_a_whole_since(&self, since: i64) -> Result<(), Failure> {
+    /// As [`Self::must_be_whole_since`], without `HTCJob`s that have gone: a running watch reports these.
+    pub(super) async fn check_unchanged_since(&self, since: i64) -> Result<(), StatusError> {
         if self.records.ledger.changed_as_a_whole_since(self.namespace.clone(), since).await? {
-            return Err(Failure::expired(
+            return Err(StatusError::expired(
                 "HTCJobs were cut short, or their items read, since that version: list again",
             ));
         }
         Ok(())
     }
 
-    /// In the order of lists.
+    /// Returns the `HTCJob`s in the order of lists.
     pub(super) fn parents(&self) -> impl Iterator<Item = &Parent> {
         self.named.values().filter_map(|uid| self.known.get(uid))
     }
@@ -91,8 +92,9 @@ impl HTCJobs {
         self.known.insert(parent.uid.clone(), parent);
     }
 
-    /// What is to be told of those that have come, changed and gone; by the ledger since this version, if it has changed.
-    pub(super) async fn look(&mut self, since: Option<i64>) -> Result<Vec<(Parent, Tell)>, LedgerError> {
+    /// Returns the updates for added, changed and deleted `HTCJob`s. `since`: the ledger's version from which to
+    /// read, if it has changed.
+    pub(super) async fn look(&mut self, since: Option<i64>) -> Result<Vec<(Parent, WatchUpdate)>, LedgerError> {
         let (mut names, mut given_up) = (self.touched(), BTreeSet::new());
         if let Some(since) = since {
             let changed = self.records.ledger.let_go_or_counted_since(since).await?;
@@ -102,14 +104,14 @@ impl HTCJobs {
         let mut tell = self.compare(names).await?;
         for uid in given_up {
             if let Some(parent) = self.known.get(&uid).filter(|_| !self.given_up.contains(&uid)) {
-                tell.push((parent.clone(), Tell::GivenUp));
+                tell.push((parent.clone(), WatchUpdate::GivenUp));
                 self.given_up.insert(uid);
             }
         }
         Ok(tell)
     }
 
-    /// The names of those that are not as they were.
+    /// Returns the names of the `HTCJob`s that may have changed.
     fn touched(&mut self) -> BTreeSet<ObjectName> {
         let (mut names, mut all) = (BTreeSet::new(), false);
         loop {
@@ -126,7 +128,7 @@ impl HTCJobs {
         names
     }
 
-    async fn compare(&mut self, names: BTreeSet<ObjectName>) -> Result<Vec<(Parent, Tell)>, LedgerError> {
+    async fn compare(&mut self, names: BTreeSet<ObjectName>) -> Result<Vec<(Parent, WatchUpdate)>, LedgerError> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -137,20 +139,20 @@ impl HTCJobs {
             let before = self.named.remove(&name).and_then(|uid| self.known.remove(&uid));
             match (before, now.get(&name).cloned()) {
                 (Some(before), Some(now)) if before.uid == now.uid => {
-                    // How many items a ConfigMap has is known a little later than the HTCJob.
+                    // The number of items in a ConfigMap is known a little later than the HTCJob.
                     if before.asked_for != now.asked_for {
-                        tell.push((now.clone(), Tell::More(before.asked_for)));
+                        tell.push((now.clone(), WatchUpdate::ItemsCounted(before.asked_for)));
                     }
                     self.keep(now);
                 }
                 (before, now) => {
                     if let Some(before) = before {
                         self.given_up.remove(&before.uid);
-                        let gone = Tell::Gone(before.uid.clone());
+                        let gone = WatchUpdate::Deleted(before.uid.clone());
                         tell.push((before, gone));
                     }
                     if let Some(now) = now {
-                        come.push((now.clone(), Tell::Come));
+                        come.push((now.clone(), WatchUpdate::Added));
                         self.keep(now);
                     }
                 }

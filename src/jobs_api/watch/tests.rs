@@ -1,17 +1,17 @@
+use htc_api::{ConfigMapKeyRef, HTCJob, HTCJobSpec, ItemsFrom, ObjectName, ObservedHTCJob, Phase};
+use htc_ledger::{Ledger, Save};
+use htc_machine::facts::{Hold, Job, JobState, ObjectRow, RunHistory};
+use htc_machine::ids::{Attempt, Birthdate, ClusterId, JobId, SchedDate, ScheddName, Timestamp};
+use htc_machine::outcome::Outcome;
+use htc_support::health::Health;
+use htc_support::metrics::Metrics;
 use kube::runtime::reflector::{self, store::Writer};
 use kube::runtime::watcher::Event;
 use tempfile::TempDir;
 use tokio::sync::{broadcast, watch};
 
 use super::*;
-use crate::api::{ConfigMapKeyRef, HTCJob, HTCJobSpec, ItemsFrom, ObjectName, Observed, Phase};
-use crate::health::Health;
-use crate::jobs_api::Steps;
-use crate::ledger::{Ledger, Save};
-use crate::machine::facts::{Hold, Job, JobState, Known, Runs};
-use crate::machine::ids::{Attempt, Birthdate, ClusterId, JobId, SchedDate, ScheddName, Timestamp};
-use crate::machine::outcome::Outcome;
-use crate::metrics::Metrics;
+use crate::jobs_api::LedgerSteps;
 
 const JOBS: u32 = 3500;
 
@@ -19,59 +19,66 @@ fn name() -> ObjectName {
     ObjectName { namespace: "here".to_owned(), name: "large".to_owned() }
 }
 
-fn observed(name: &str, spec: HTCJobSpec) -> Observed {
+fn observed(name: &str, spec: HTCJobSpec) -> ObservedHTCJob {
     let mut htcjob = HTCJob::new(name, spec);
     (htcjob.metadata.namespace, htcjob.metadata.uid) = (Some("here".to_owned()), Some(format!("{name}-uid")));
-    crate::api::Guarded(Ok(htcjob))
+    htc_api::Guarded(Ok(htcjob))
 }
 
-fn htcjob(queue: u32) -> Observed {
+fn htcjob(queue: u32) -> ObservedHTCJob {
     observed("large", HTCJobSpec { queue: Some(queue.into()), ..HTCJobSpec::default() })
 }
 
-struct World {
+struct WatchFixture {
     _folder: TempDir,
-    writer: Writer<Observed>,
+    writer: Writer<ObservedHTCJob>,
     records: Records,
 }
 
-impl World {
+impl WatchFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(&folder.path().join("x.db"), &Metrics::default(), &Health::default()).unwrap();
         let (objects, writer) = reflector::store();
         let (listed, touched) = (watch::channel(true).1, broadcast::Sender::new(16));
-        let records = Records { objects, listed, touched, ledger, steps: Steps::default(), operator: String::new() };
+        let records = Records {
+            objects,
+            listed,
+            changes: touched,
+            ledger,
+            ledger_steps: LedgerSteps::default(),
+            operator: String::new(),
+        };
         Self { _folder: folder, writer, records }
     }
 
-    /// Nobody is told.
-    fn comes_unheard(&mut self, object: Observed) {
+    /// Adds an object without notifying the watches.
+    fn comes_unheard(&mut self, object: ObservedHTCJob) {
         self.writer.apply_watcher_event(&Event::Apply(object));
     }
 
     fn is_touched(&self, name: Option<&str>) {
         let name = name.map(|name| ObjectName { name: name.to_owned(), ..self::name() });
-        let _ = self.records.touched.send(name);
+        let _ = self.records.changes.send(name);
     }
 
-    fn comes(&mut self, object: Observed) {
+    fn comes(&mut self, object: ObservedHTCJob) {
         self.comes_unheard(object);
         self.is_touched(Some("large"));
     }
 
-    fn goes(&mut self, object: Observed) {
+    fn goes(&mut self, object: ObservedHTCJob) {
         self.writer.apply_watcher_event(&Event::Delete(object));
         self.is_touched(Some("large"));
     }
 
     async fn is_recorded(&self, given_up: u32) {
-        self.decides(|save| save.known.given_up = given_up).await;
+        self.decides(|save| save.row.given_up = given_up).await;
     }
 
-    /// What a decision records.
+    /// Records a decision.
     async fn decides(&self, change: impl FnOnce(&mut Save)) {
-        let known = Known {
+        let known = ObjectRow {
             phase: Phase::Running,
             new: true,
             started: None,
@@ -79,37 +86,36 @@ impl World {
             cut_short: None,
             given_up: 0,
             released: false,
-            queue: None,
+            last_queue: None,
             conditions: Vec::new(),
         };
         let mut save = Save {
             uid: "large-uid".into(),
             name: name(),
             pool: None,
-            known,
+            row: known,
             jobs: Vec::new(),
             settled: None,
             absent: None,
-            wishes: Vec::new(),
+            action_updates: Vec::new(),
             schedd: ScheddName::from("schedd@test"),
             sandbox: String::new(),
             transitions: Vec::new(),
-            inherited: [].into(),
             refuted: Vec::new(),
-            gives_back: Indices::default(),
+            returned_quota: Indices::default(),
             now: Timestamp(7),
         };
         change(&mut save);
         self.records.ledger.save(save).await.unwrap();
     }
 
-    async fn watch(&self, words: &str) -> Result<Watching, Failure> {
+    async fn watch(&self, words: &str) -> Result<WatchStream, StatusError> {
         let query = Query::parse(&format!("watch=1&{words}"), None).unwrap();
-        Watching::begin(self.records.clone(), None, &query, query.watch.unwrap()).await
+        WatchStream::begin(self.records.clone(), None, &query, query.watch.unwrap()).await
     }
 }
 
-/// Kinds and indexes.
+/// Returns kinds and indexes of frames.
 fn frames(text: &str) -> Vec<(String, u64)> {
     let frame = |line: &str| {
         let frame: Value = serde_json::from_str(line).unwrap();
@@ -118,8 +124,8 @@ fn frames(text: &str) -> Vec<(String, u64)> {
     text.lines().map(frame).collect()
 }
 
-/// All that one look finds, step by step.
-async fn steps(watching: &mut Watching) -> Vec<Vec<(String, u64)>> {
+/// Returns everything that one read finds, step by step.
+async fn steps(watching: &mut WatchStream) -> Vec<Vec<(String, u64)>> {
     let mut steps = Vec::new();
     loop {
         let text = watching.step().await.unwrap();
@@ -131,9 +137,9 @@ async fn steps(watching: &mut Watching) -> Vec<Vec<(String, u64)>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_large_htcjob_a_part_is_told_at_a_step() {
-    let mut world = World::new();
-    // The second one keeps in mind which jobs are in its selection.
+async fn large_htcjob_is_watched_in_parts() {
+    let mut world = WatchFixture::new();
+    // The second watch records which jobs are in its selection.
     for words in ["", "fieldSelector=status.state%3DWaiting"] {
         let mut watching = world.watch(words).await.unwrap();
         assert!(steps(&mut watching).await.is_empty());
@@ -155,8 +161,8 @@ async fn of_a_large_htcjob_a_part_is_told_at_a_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_what_has_changed_is_looked_at() {
-    let mut world = World::new();
+async fn watch_reads_only_changed_htcjobs() {
+    let mut world = WatchFixture::new();
     world.comes_unheard(htcjob(2));
     let mut watching = world.watch("").await.unwrap();
     assert_eq!(steps(&mut watching).await.concat().len(), 2);
@@ -164,7 +170,7 @@ async fn only_what_has_changed_is_looked_at() {
     world.comes_unheard(other("a"));
     world.comes_unheard(other("b"));
     world.is_recorded(0).await;
-    assert!(steps(&mut watching).await.is_empty(), "nobody has said that there is something to look at");
+    assert!(steps(&mut watching).await.is_empty(), "no change was announced");
     world.is_touched(Some("a"));
     assert_eq!(steps(&mut watching).await.concat().len(), 1);
     world.is_touched(None);
@@ -173,29 +179,29 @@ async fn only_what_has_changed_is_looked_at() {
     for _ in 0..100 {
         world.is_touched(Some("a"));
     }
-    assert_eq!(steps(&mut watching).await.concat().len(), 1, "who was told too much looks at all");
+    assert_eq!(steps(&mut watching).await.concat().len(), 1, "a watch with too many notices reads all");
 }
 
-/// Of 3,500 jobs some were told of what has happened to them all, when the watch was cut.
-async fn those_who_go_on_from(world: &World, version: &str, all: Vec<Vec<(String, u64)>>, kind: &str) {
+/// The watch was cut when only some of the 3,500 jobs' changes had been sent.
+async fn those_who_go_on_from(world: &WatchFixture, version: &str, all: Vec<Vec<(String, u64)>>, kind: &str) {
     let refused = world.watch(&format!("resourceVersion={version}")).await.err().map(|failure| failure.code);
-    assert_eq!(refused, Some(410), "the others would never be told");
+    assert_eq!(refused, Some(410), "the others would never be reported");
     let all: Vec<(String, u64)> = all.concat();
     let expected: Vec<(String, u64)> = (0..JOBS).map(|index| (kind.to_owned(), index.into())).collect();
     assert!(all == expected, "{} of {JOBS}", all.len());
     assert!(world.watch(&format!("resourceVersion={}", world.records.ledger.sequence())).await.is_ok());
 }
 
-/// What is told first, and its version.
-async fn first(watching: &mut Watching) -> (Vec<(String, u64)>, String) {
+/// Returns the first frames, and their version.
+async fn first(watching: &mut WatchStream) -> (Vec<(String, u64)>, String) {
     let text = watching.step().await.unwrap();
     let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     (frames(&text), last["object"]["metadata"]["resourceVersion"].as_str().unwrap().to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_was_cut_while_it_told_of_jobs_that_were_given_up_is_not_gone_on_with() {
-    let mut world = World::new();
+async fn watch_cut_amid_given_up_jobs_cannot_resume() {
+    let mut world = WatchFixture::new();
     world.comes_unheard(htcjob(JOBS));
     world.is_recorded(0).await;
     let mut watching = world.watch(&format!("resourceVersion={}", world.records.ledger.sequence())).await.unwrap();
@@ -208,15 +214,15 @@ async fn a_watch_that_was_cut_while_it_told_of_jobs_that_were_given_up_is_not_go
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_was_cut_while_it_told_of_jobs_that_are_gone_is_not_gone_on_with() {
+async fn watch_cut_amid_deleted_jobs_cannot_resume() {
     for words in ["", "&fieldSelector=status.state%3DWaiting"] {
-        let mut world = World::new();
+        let mut world = WatchFixture::new();
         world.comes_unheard(htcjob(JOBS));
         world.is_recorded(0).await;
         let since = world.records.ledger.sequence();
         let mut watching = world.watch(&format!("resourceVersion={since}{words}")).await.unwrap();
         assert!(steps(&mut watching).await.is_empty());
-        world.decides(|save| save.known.released = true).await;
+        world.decides(|save| save.row.released = true).await;
         world.goes(htcjob(JOBS));
         let (told, version) = first(&mut watching).await;
         assert!(told.len() < 3500, "{}", told.len());
@@ -236,15 +242,16 @@ fn job(index: u32, state: JobState, host: &str) -> (Index, Job) {
         state,
         fetched: false,
         gone: false,
-        runs: Runs { host: Some(host.into()), ..Runs::default() },
+        runs: RunHistory { host: Some(host.into()), ..RunHistory::default() },
     };
     (Index(index), job)
 }
 
-/// Between a list and the watch that goes on from it jobs have changed, some of them without leaving the selection or coming into it.
+/// Between a list and the watch that continues from it jobs have changed, some of them without leaving or entering
+/// the selection.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_goes_on_is_told_what_a_change_is_for_the_selection() {
-    let mut world = World::new();
+async fn resumed_watch_maps_changes_to_its_selection() {
+    let mut world = WatchFixture::new();
     world.comes_unheard(htcjob(4));
     let jobs = |host: &str, states: [JobState; 4]| -> Vec<(Index, Job)> {
         states.into_iter().zip(0..).map(|(state, index)| job(index, state, host)).collect()
@@ -267,10 +274,10 @@ async fn who_goes_on_is_told_what_a_change_is_for_the_selection() {
     }
 }
 
-/// The job has been held since, and runs again; it ends before anything is told.
+/// The job has been held since, and runs again; it ends before anything is sent.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_leaves_the_selection_while_a_watch_begins_is_told() {
-    let mut world = World::new();
+async fn job_leaving_the_selection_during_watch_start_is_deleted() {
+    let mut world = WatchFixture::new();
     world.comes_unheard(htcjob(2));
     let hold = || JobState::Held(Hold { code: 1, subcode: 0, reason: String::new(), since: None });
     let is = |states: [JobState; 2]| -> Vec<(Index, Job)> {
@@ -291,8 +298,8 @@ async fn what_leaves_the_selection_while_a_watch_begins_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_was_cut_while_it_told_of_items_is_not_gone_on_with() {
-    let mut world = World::new();
+async fn watch_cut_amid_new_items_cannot_resume() {
+    let mut world = WatchFixture::new();
     let items_from = ItemsFrom { config_map_key_ref: ConfigMapKeyRef { name: "c".to_owned(), key: "k".to_owned() } };
     world.comes_unheard(observed("large", HTCJobSpec { items_from: Some(items_from), ..HTCJobSpec::default() }));
     world.is_recorded(0).await;
@@ -305,10 +312,10 @@ async fn a_watch_that_was_cut_while_it_told_of_items_is_not_gone_on_with() {
     those_who_go_on_from(&world, &version, all, "ADDED").await;
 }
 
-/// Between the moment when it is looked what changed as a whole and the one when jobs are looked at, those without a row were given up.
+/// Jobs without a row are given up after the check for changes as a whole, and before the jobs are read.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_given_up_while_a_watch_begins_is_not_gone_on_with() {
-    let mut world = World::new();
+async fn watch_that_starts_while_jobs_are_given_up_gets_410() {
+    let mut world = WatchFixture::new();
     world.comes_unheard(htcjob(2));
     world.is_recorded(0).await;
     let since = world.records.ledger.sequence();
@@ -317,7 +324,7 @@ async fn what_is_given_up_while_a_watch_begins_is_not_gone_on_with() {
     world.is_recorded(2).await;
     let walk = || {
         let parents = watching.htcjobs.parents().cloned().collect();
-        Walk::through(watching.records.clone(), parents, watching.selection.at_any_time())
+        JobPager::through(watching.records.clone(), parents, watching.selection.at_any_time())
     };
     let (first, second) = (walk(), walk());
     assert_eq!(watching.remember(first).await.map_err(|failure| failure.code), Err(410));
@@ -326,8 +333,8 @@ async fn what_is_given_up_while_a_watch_begins_is_not_gone_on_with() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_before_an_htcjob_went_by_force_is_not_gone_on_with() {
-    let mut world = World::new();
+async fn version_before_a_forced_deletion_cannot_resume() {
+    let mut world = WatchFixture::new();
     let stays = observed("stays", HTCJobSpec::default());
     world.comes_unheard(stays.clone());
     world.comes_unheard(htcjob(2));
@@ -337,7 +344,7 @@ async fn a_version_before_an_htcjob_went_by_force_is_not_gone_on_with() {
     world.is_recorded(0).await;
     let since = format!("resourceVersion={}", world.records.ledger.sequence());
     let mut live = world.watch(&since).await.unwrap();
-    // Its finalizer is removed: the ledger is told nothing.
+    // Its finalizer is removed: the ledger does not learn of that.
     world.goes(htcjob(2));
     assert_eq!(steps(&mut live).await.concat().len(), 2, "DELETED of each of its jobs");
     for _ in 0..2 {
@@ -350,15 +357,15 @@ async fn a_version_before_an_htcjob_went_by_force_is_not_gone_on_with() {
 }
 
 #[tokio::test]
-async fn lists_of_one_user_are_read_one_step_at_a_time() {
-    let mut world = World::new();
+async fn lists_of_one_user_are_read_one_at_a_time() {
+    let mut world = WatchFixture::new();
     world.comes(htcjob(5));
-    let records = |user: &str| Records { steps: world.records.steps.of(user), ..world.records.clone() };
+    let records = |user: &str| Records { ledger_steps: world.records.ledger_steps.of(user), ..world.records.clone() };
     let walk = async |user: &str| {
-        let mut walk = Walk::new(records(user), None, Selection::default(), None).await.unwrap();
+        let mut walk = JobPager::new(records(user), None, Selection::default(), None).await.unwrap();
         tokio::time::timeout(Duration::from_millis(100), walk.next_of(5)).await.map(|part| part.unwrap().unwrap().len())
     };
-    let anns = records("ann").steps.next().await;
+    let anns = records("ann").ledger_steps.acquire().await;
     assert!(walk("ann").await.is_err(), "another step is read for this user");
     assert_eq!(walk("bob").await.unwrap(), 5);
     drop(anns);

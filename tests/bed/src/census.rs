@@ -47,7 +47,7 @@ impl Bed {
         let mut rows = self.queue(&constraint, ATTRIBUTES);
         rows.extend(self.history(&constraint, ATTRIBUTES));
         let seen: BTreeMap<String, Seen> =
-            rows.iter().map(|row| seen(row)).map(|seen| (seen.id.clone(), seen)).collect();
+            rows.iter().map(|row| job_of_row(row)).map(|seen| (seen.id.clone(), seen)).collect();
         seen.into_values().collect()
     }
 
@@ -59,7 +59,7 @@ impl Bed {
         rows.extend(self.history(constraint, &attributes));
         let mut all: BTreeMap<String, BTreeMap<String, Seen>> = BTreeMap::new();
         for row in &rows {
-            let seen = seen(row);
+            let seen = job_of_row(row);
             all.entry(row[ATTRIBUTES.len()].clone()).or_default().insert(seen.id.clone(), seen);
         }
         all.into_iter().map(|(uid, jobs)| (uid, jobs.into_values().collect())).collect()
@@ -123,7 +123,7 @@ impl Bed {
     }
 }
 
-fn seen(row: &[String]) -> Seen {
+fn job_of_row(row: &[String]) -> Seen {
     let number = |column: usize| row[column].parse::<u64>().ok();
     let small = |column: usize| number(column).map(|number| u32::try_from(number).unwrap());
     let (staged, limit) = (number(5), number(6));

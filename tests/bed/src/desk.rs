@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use htc_operator::clock::Clock;
-use htc_operator::health::Health;
-use htc_operator::key::{KeyRing, Keys};
-use htc_operator::ledger::Ledger;
-use htc_operator::metrics::Metrics;
-use htc_operator::receiver::{Certificate, Port, Receiver};
+use htc_ledger::Ledger;
+use htc_operator::callbacks::Receiver;
+use htc_operator::http::port::Port;
+use htc_operator::http::tls::Certificate;
+use htc_submit::job_token::{KeyRing, TokenKeys};
+use htc_support::clock::Clock;
+use htc_support::health::Health;
+use htc_support::metrics::Metrics;
 use tokio::runtime::Runtime;
 
 use crate::http::{self, Answer};
@@ -21,7 +23,7 @@ pub const NAME: &str = "zero";
 
 pub struct Desk {
     pub address: SocketAddr,
-    pub keys: Arc<Keys>,
+    pub keys: Arc<TokenKeys>,
     receiver: Receiver,
     ledger: Ledger,
     folder: tempfile::TempDir,
@@ -58,8 +60,8 @@ impl Desk {
             ))
             .unwrap();
         let ledger = Ledger::open(&path, &Metrics::default(), &Health::default()).unwrap();
-        let keys = Arc::new(Keys::parse(KEY).unwrap());
-        let receiver = Receiver::new(KeyRing::new(Keys::clone(&keys)), Metrics::default());
+        let keys = Arc::new(TokenKeys::parse(KEY).unwrap());
+        let receiver = Receiver::new(KeyRing::new(TokenKeys::clone(&keys)), Metrics::default());
         let port = {
             let _inside = runtime.enter();
             let certificate = certificate.map(|(chain, key)| Certificate::read(chain, key).unwrap());
@@ -73,7 +75,10 @@ impl Desk {
         let _inside = self.runtime.enter();
         let (wake, mut wakes) = tokio::sync::mpsc::channel(16);
         self.runtime.spawn(async move { while wakes.recv().await.is_some() {} });
-        self.receiver.open(self.ledger.clone(), Clock::default(), wake);
+        // No API server answers there.
+        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let client = kube::Client::try_from(nowhere).unwrap();
+        self.receiver.open(self.ledger.clone(), Clock::default(), wake, client);
     }
 
     pub fn token(&self) -> String {

@@ -129,9 +129,9 @@ impl Front {
         let log = bed.scratch().path().join(format!("front-{run}.log"));
         let leader = bed.leader_port();
         let spec = Spec::new(bed.scratch().share(&program()).unwrap(), log)
-            .args(["jobs-api", "--log", "info,htc_operator=debug"])
+            .args(["jobs-api", "--log-level", "info,htc=debug"])
             .arg(format!("--front-listen=127.0.0.1:{}", self.port.number))
-            .arg(format!("--http-listen=127.0.0.1:{}", self.health.number))
+            .arg(format!("--health-probe-bind-address=127.0.0.1:{}", self.health.number))
             .arg(format!("--leader-url=https://127.0.0.1:{leader}"));
         let spec = bed.as_operator(spec).env("KUBECONFIG", &self.kubeconfig);
         *self.process.lock().unwrap() = Some(Owned::spawn(&spec).unwrap());

@@ -74,18 +74,16 @@ pub fn of(uid: &str) -> String {
     format!("HTCJobUID == \"{uid}\"")
 }
 
-/// Where another build of the operator's program is, and kubectl-htc beside it: `make test` has one with optimization, for the model's library
-/// is compiled with it.
-const PROGRAM: &str = "HTC_TEST_PROGRAM";
-
-/// The operator's program, with its fail points: cargo builds it before it builds the tests, if no other is named.
+/// The operator's program, with its fail points.
 pub fn program() -> PathBuf {
-    let beside = || {
-        let tests = std::env::current_exe().unwrap();
-        tests.parent().and_then(Path::parent).expect("target/PROFILE/deps").join("htc-operator")
-    };
-    let program = std::env::var_os(PROGRAM).map_or_else(beside, PathBuf::from);
-    assert!(program.exists(), "{} is not there: run the tests by cargo", program.display());
+    built("htc-operator")
+}
+
+/// A program of this workspace, as `cargo build --bins` has left it beside the tests.
+pub fn built(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let program = tests.parent().and_then(Path::parent).expect("target/PROFILE/deps").join(name);
+    assert!(program.exists(), "{} is not there: run cargo build --workspace --bins first", program.display());
     program
 }
 
@@ -97,29 +95,29 @@ pub fn checkout() -> &'static Path {
 /// Times of the operator in tests: short, so that what waits is seen to end. `soon` is longer than usual: two of three
 /// calls of condor_q are such questions, and many operators ask at once.
 const SHORT: &[&str] = &[
-    "--tracker-interval=8s",
-    "--soon=2s",
-    "--tool-limit=20s",
-    "--submit-limit=10s",
-    "--submit-limit-max=20s",
+    "--poll-interval=8s",
+    "--poll-min-interval=2s",
+    "--tool-timeout=20s",
+    "--submit-timeout=10s",
+    "--submit-timeout-max=20s",
     "--late-margin=5s",
     "--dead-margin=5s",
-    "--staging-limit=5s",
-    "--pause-first=1s",
-    "--pause-max=10s",
+    "--staging-timeout=5s",
+    "--retry-backoff=1s",
+    "--retry-backoff-max=10s",
     "--fetch-every=2s",
-    "--keep-free=0",
-    "--housekeeping=2s",
+    "--min-free-space=0",
+    "--cleanup-interval=2s",
 ];
 
 /// Where no submission fails, and a second attempt would be wrong: a machine that stands still for a while does not end one.
-pub const LONG_SUBMISSIONS: &[&str] = &["--submit-limit=60s", "--submit-limit-max=60s", "--staging-limit=60s"];
+pub const LONG_SUBMISSIONS: &[&str] = &["--submit-timeout=60s", "--submit-timeout-max=60s", "--staging-timeout=60s"];
 
 /// Where many tests, or one test again and again, wait for the next look at all jobs.
-pub const OFTEN: &str = "--tracker-interval=3s";
+pub const OFTEN: &str = "--poll-interval=3s";
 
 /// Where time or work is measured: the operator's default. With a longer pause what is easy costs less, and what fails as much.
-pub const SOON: &str = "--soon=1s";
+pub const SOON: &str = "--poll-min-interval=1s";
 
 /// The usual arguments whose place none of `own` takes.
 pub fn usual_beside(own: &[&str]) -> impl Iterator<Item = &'static str> {
@@ -278,7 +276,7 @@ impl Bed {
             Some(volume) => volume.spec(&program, log),
         };
         let spec = spec
-            .args([command, "--log", "info,kube_runtime=warn,htc_operator=debug"])
+            .args([command, "--log-level", "info,kube_runtime=warn,htc=debug"])
             .args(["--data-dir".as_ref(), data.as_os_str()])
             .arg("--image")
             .arg(format!("centos={0},{EXAMPLES_IMAGE}={0}", self.assets.image().display()))
@@ -385,6 +383,27 @@ impl Bed {
     /// `htc-operator orphans`: whether it did all, and what it said.
     pub fn orphans(&self, arguments: &[&str]) -> (bool, String) {
         self.says("orphans", arguments)
+    }
+
+    /// `htc-operator adopt`: whether it adopted all, and what it said.
+    pub fn adopt(&self) -> (bool, String) {
+        let (status, output) = self.adopt_until(None);
+        (status.success(), output)
+    }
+
+    /// The same; with `place`, the name of a fail point, so that it dies there.
+    pub fn adopt_until(&self, place: Option<&str>) -> (std::process::ExitStatus, String) {
+        let log = self.scratch.path().join("adopt.log");
+        let _ = std::fs::remove_file(&log);
+        let own: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        let spec = self.operator_spec("adopt", &log).arg("--identity=bed").args(usual_beside(&own)).args(&own);
+        let mut spec = self.beside_stand_ins(spec, &own);
+        if let Some(place) = place {
+            spec = spec.env("HTC_KILL_AT", place);
+        }
+        let ended = Owned::spawn(&spec).unwrap();
+        let status = ended.wait(PATIENCE).unwrap();
+        (status, ended.log_text())
     }
 
     fn says(&self, command: &str, arguments: &[&str]) -> (bool, String) {

@@ -1,4 +1,4 @@
-//! An operator that dies at named points ([`htc_operator::failpoint`]) and is started again each time.
+//! An operator that dies at named points ([`htc_support::failpoint`]) and is started again each time.
 
 use std::collections::VecDeque;
 use std::os::unix::process::ExitStatusExt as _;
@@ -12,7 +12,7 @@ use super::beside::Ends;
 use super::{Bed, PATIENCE};
 
 /// The times that a dead submitter is waited for, shorter than usual: many are.
-const SHORTER: &[&str] = &["--submit-limit=4s", "--submit-limit-max=8s", "--late-margin=2s", "--dead-margin=2s"];
+const SHORTER: &[&str] = &["--submit-timeout=4s", "--submit-timeout-max=8s", "--late-margin=2s", "--dead-margin=2s"];
 
 impl Bed {
     /// Starts the operator; with `place`, e.g. `after-condor-rm` or `before-decision-saved:3`, so that it dies there. The
@@ -60,7 +60,7 @@ impl Bed {
                 let place = places.front().copied();
                 let sign = place.map(|place| format!("killed at {place}"));
                 let as_told = status.signal() == Some(9) && sign.is_some_and(|sign| log.contains(&sign));
-                let in_order = status.success() && log.contains("told to stop");
+                let in_order = status.success() && log.contains("stopping limit_seconds");
                 assert!(
                     as_told || in_order,
                     "the operator should have died at {place:?}, but ended with {status}:\n{log}"

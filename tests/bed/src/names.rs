@@ -1,6 +1,6 @@
-//! Names of all tests, read from the sources as rustfmt writes them: `outages::submitter::landing_late`.
+//! Names of all tests, read from the sources as rustfmt writes them: `outages::submitter::jobs_landing_late_run_no_payload`.
 //!
-//! A name has the file's path, the modules within the file and the function, and nothing of the crate, the case or the version of HTCondor.
+//! A name has, outside the operator's own crate, the crate, then the file's path, the modules within the file and the function, and nothing of the case or the version of HTCondor.
 //! `docs::names` (tests/e2e) compares them with those that the program of tests on real servers lists.
 
 use std::collections::BTreeMap;
@@ -8,15 +8,19 @@ use std::collections::BTreeMap;
 use crate::pages;
 
 /// Folders of sources, and whether `make test` runs their tests with ignored ones.
-const FOLDERS: [&str; 8] = [
-    "src",
-    "src/bin/kubectl-htc",
-    "tests/e2e",
-    "tests/machine",
-    "tests/model/src",
-    "tests/receiver",
-    "tests/docs",
-    "tests/bed/src",
+const FOLDERS: [&str; 6] = ["src", "tests/e2e", "tests/model/src", "tests/receiver", "tests/docs", "tests/bed/src"];
+
+/// Folders of crates, each with what stands before the names of its tests.
+const CRATES: [(&str, &str); 9] = [
+    ("crates/api/src", "htc_api"),
+    ("crates/confine/src", "htc_confine"),
+    ("crates/htcondor/src", "htcondor"),
+    ("crates/kubectl-htc/src", "kubectl_htc"),
+    ("crates/ledger/src", "htc_ledger"),
+    ("crates/machine/src", "htc_machine"),
+    ("crates/machine/tests/machine", "htc_machine"),
+    ("crates/submit/src", "htc_submit"),
+    ("crates/support/src", "htc_support"),
 ];
 
 /// Each test, and whether `make test` runs it: at least one of its cases is not ignored.
@@ -24,6 +28,9 @@ pub fn all() -> BTreeMap<String, bool> {
     let mut tests = BTreeMap::new();
     for folder in FOLDERS {
         tests.extend(below(folder));
+    }
+    for (folder, krate) in CRATES {
+        tests.extend(below(folder).into_iter().map(|(name, runs)| (format!("{krate}::{name}"), runs)));
     }
     tests
 }
@@ -100,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_cases_and_versions_are_read() {
+    fn test_names_are_parsed_from_sources() {
         let source = "\
 on_versions! {
     sid: landing_late, killed;
@@ -140,7 +147,7 @@ fn last() {}
             ("inner::left", false),
             ("last", true),
         ];
-        let is = is.map(|(name, runs)| (format!("room::file::{name}"), runs));
-        assert_eq!(of_a_file(source, &["room", "file"].map(str::to_owned)), is);
+        let is = is.map(|(name, runs)| (format!("module::file::{name}"), runs));
+        assert_eq!(of_a_file(source, &["module", "file"].map(str::to_owned)), is);
     }
 }

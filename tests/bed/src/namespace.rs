@@ -28,6 +28,13 @@ pub fn htcjob(name: &str, source: &str) -> Value {
     })
 }
 
+/// An `HTCJob` with this `spec.container`.
+pub fn htcjob_of_container(name: &str, container: &serde_json::Value) -> serde_json::Value {
+    let mut object = htcjob(name, "");
+    object["spec"] = serde_json::json!({ "container": container });
+    object
+}
+
 impl Namespace<'_> {
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         self.try_kubectl(arguments).unwrap()
@@ -243,7 +250,7 @@ impl Namespace<'_> {
     }
 
     /// The message of the Event with this reason, which there must be exactly once.
-    pub fn told(&self, name: &str, reason: &str) -> String {
+    pub fn event_message(&self, name: &str, reason: &str) -> String {
         self.wait_event(name, reason);
         let mut messages: Vec<String> =
             self.events(name).into_iter().filter(|(other, _)| other == reason).map(|(_, message)| message).collect();

@@ -63,9 +63,9 @@ impl ControlPlane {
 
     fn start(assets: &Assets, options: &KubeOptions) -> Kube {
         let kube = Kube::start_with(assets, &KubeOptions { processors: Some(1), ..options.clone() }).unwrap();
-        kube.apply_crd(&htc_operator::api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
-        kube.apply_crd(&htc_operator::api::pool_crd_yaml().unwrap(), "htcpools.htc.cern.ch").unwrap();
-        kube.apply_crd(&htc_operator::api::queue_crd_yaml().unwrap(), "htcqueues.htc.cern.ch").unwrap();
+        kube.apply_crd(&htc_api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
+        kube.apply_crd(&htc_api::pool_crd_yaml().unwrap(), "htcpools.htc.cern.ch").unwrap();
+        kube.apply_crd(&htc_api::queue_crd_yaml().unwrap(), "htcqueues.htc.cern.ch").unwrap();
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "htc-operator" } });
         let reader = Reader::new(kube.kubeconfig());
         reader.apply(&namespace).unwrap();

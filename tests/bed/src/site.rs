@@ -141,10 +141,10 @@ impl Site {
         here.wait_nothing_left(uid);
         let seen = self.bed.assert_once(uid, name, jobs);
         let mut ran: Vec<&str> = seen.iter().map(|job| job.id.as_str()).collect();
-        let mut told = ids(&ended);
+        let mut reported = ids(&ended);
         ran.sort_unstable();
-        told.sort_unstable();
-        assert_eq!(told, ran, "the status names the jobs that ran");
+        reported.sort_unstable();
+        assert_eq!(reported, ran, "the status names the jobs that ran");
         for job in &seen {
             assert_eq!(self.runs(name, job.index), 1, "{name}.{}: {seen:#?}\n{}", job.index, self.bed.logs());
             assert!(here.output(name, job.index).join("out").exists());
@@ -153,27 +153,27 @@ impl Site {
     }
 
     /// Every row of the journal is an Event. Ends the operator and starts it again. Gives what stands in the journal.
-    pub fn assert_all_told(&self, here: &Namespace<'_>) -> Vec<(String, String)> {
+    pub fn assert_all_events_written(&self, here: &Namespace<'_>) -> Vec<(String, String)> {
         self.bed.stop_operator();
         let rows = journal(&self.bed, &here.name);
         self.bed.start_operator();
         wait_for("every row of the journal to be an Event", PATIENCE, || {
-            let told = events(here);
-            rows.iter().find(|row| !told.contains(row)).map_or(Ok(()), |row| Err(format!("{row:?} is not told")))
+            let reported = events(here);
+            rows.iter().find(|row| !reported.contains(row)).map_or(Ok(()), |row| Err(format!("{row:?} is not told")))
         })
         .unwrap();
         rows
     }
 
     /// The same, once, and no Event is anything else.
-    pub fn assert_journal_told(&self, here: &Namespace<'_>) {
-        let rows = self.assert_all_told(here);
-        let mut told = events(here);
+    pub fn assert_events_match_journal(&self, here: &Namespace<'_>) {
+        let rows = self.assert_all_events_written(here);
+        let mut reported = events(here);
         for row in &rows {
-            told.remove(told.iter().position(|event| event == row).unwrap());
+            reported.remove(reported.iter().position(|event| event == row).unwrap());
         }
-        told.retain(|event| !is_pruned(event, &rows));
-        assert!(told.is_empty(), "Events that are not in the journal, or there twice: {told:?}");
+        reported.retain(|event| !is_pruned(event, &rows));
+        assert!(reported.is_empty(), "Events that are not in the journal, or there twice: {reported:?}");
     }
 }
 

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_their_weights_say_run_only_while_the_cores_are_idle() {
+    fn weights_are_exceeded_only_while_cores_are_idle() {
         let busy = machine(18, 0.1);
         assert!(!busy.has_room(Weight::Light));
         assert!(machine(16, 0.1).has_room(Weight::Light));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_measures_is_alone() {
+    fn measuring_test_runs_alone() {
         assert!(!machine(2, 0.9).has_room(Weight::Quiet));
         let mut alone = machine(0, 0.9);
         assert!(alone.has_room(Weight::Quiet));

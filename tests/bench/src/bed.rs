@@ -14,7 +14,7 @@ use crate::tools::{Mould, Tools};
 use crate::usage::Usage;
 
 /// What the operator logs once it has reconciled everything that was there when it started.
-const CAUGHT_UP: &str = "every HTCJob that was there at the start has been reconciled";
+const CAUGHT_UP: &str = "initial list of HTCJobs reconciled";
 /// So that 100,000 jobs and some more fit.
 const POOL: &str = "MAX_JOBS_PER_OWNER = 1000000";
 /// The HTCJob whose submission is the mould of those by hand.

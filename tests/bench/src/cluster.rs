@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_told_apart() {
+    fn requests_are_counted_by_kind() {
         let line = |verb: &str, resource: &str, count: u64| {
             format!(
                 "apiserver_request_total{{code=\"200\",resource=\"{resource}\",scope=\"x\",verb=\"{verb}\"}} {count}\n"

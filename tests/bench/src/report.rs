@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_each_line_and_what_is_missing() {
+    fn report_table_has_measured_and_failed_rows() {
         let line = |row, reached| Line { row, what: format!("row {row}"), reached, ..Line::default() };
         let report = Report {
             lines: vec![line(2, Some(false)), line(1, Some(true))],

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_curve_lies_between_its_axes() {
+    fn curve_lies_between_its_axes() {
         let curve = ("a < b".to_owned(), vec![(0.0, 0.0), (7.0, 130.0)]);
         let chart = Chart { title: "t".to_owned(), curves: vec![curve], ..Chart::default() };
         let svg = chart.svg();

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_submission_is_made_another() {
+    fn submission_is_copied_for_another_htcjob() {
         let text = "a = b\nMY.HTCOperator = \"o\"\nMY.HTCNotAfter = 7\nqueue htc_uid,htc_index,htc_sandbox,htc_output from (\n\
                     12345678-9,0,/d/sandbox/12345678-9,/d/htc_out/n/x/12345678/0\n)\n";
         let mould = Mould::of(text, Path::new("/d")).unwrap();

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_takes_memory() {
+    fn memory_of_a_process_is_read() {
         let usage = Usage::of(std::process::id()).unwrap();
         assert!(usage.rss > 0.5 && usage.pss > 0.1 && usage.peak >= usage.rss, "{usage:?}");
     }

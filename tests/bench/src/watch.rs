@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_counted() {
+    fn job_id_ranges_are_counted() {
         assert_eq!(count("17.0-999,18.4"), 1001);
         assert_eq!(count("3.0"), 1);
         assert_eq!(count(""), 0);

@@ -1,4 +1,4 @@
-//! Who annotates an HTCJob with `htc.cern.ch/abandon` and deletes it gives its jobs up; they do not run on for that.
+//! An HTCJob with the annotation `htc.cern.ch/abandon` is deleted: its jobs do not keep running.
 
 use testbed::Version;
 
@@ -6,16 +6,16 @@ use bed::site::Site;
 use bed::{Promise, of};
 
 on_versions! {
-    trixie: condor_rm_comes_before_the_finalizer_goes;
+    trixie: abandoned_htcjob_keeps_its_finalizer_until_condor_rm_ends;
 }
 
-/// As long as `condor_rm` has not ended the finalizer stays, and then the jobs are gone, too: nobody takes the pool's slots by
-/// HTCJobs that no longer count.
+/// The finalizer stays until `condor_rm` has ended, and the jobs are gone then: abandoned HTCJobs keep no slots of the
+/// pool.
 ///
 /// It fails if an abandoned HTCJob is let go at once (`abandon` instead of `remove_once_and_abandon`): no `condor_rm` is called.
 ///
 /// Against b8ba2a8: succeeds. The HTCJob is let go at once, with its jobs running, and no `condor_rm` is called.
-fn condor_rm_comes_before_the_finalizer_goes(version: Version) {
+fn abandoned_htcjob_keeps_its_finalizer_until_condor_rm_ends(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let uid = here.create(&site.lasting("left", 2));

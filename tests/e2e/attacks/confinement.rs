@@ -5,14 +5,13 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use htc_operator::condor::description::files::UNDEFINED;
+use bed::PATIENCE;
+use htc_submit::description::files::UNDEFINED;
 use testbed::{Account, Assets, Client, Pool, PoolOptions, Scratch, Version, wait_for};
 
-use bed::PATIENCE;
-
 on_versions! {
-    trixie: tools_touch_their_own_folder_only;
-    sid: what_has_no_end_is_not_read, what_it_gave_up_does_not_come_back;
+    trixie: confined_tools_read_and_write_only_their_own_folder;
+    sid: endless_manifest_file_is_not_read, confined_tool_and_its_children_regain_no_access;
 }
 
 const SECRET: &str = "nobody else knows this";
@@ -89,11 +88,11 @@ impl Site {
     }
 }
 
-/// What an edited ad would have written or read is as it was; and without the step the same tool does it, so that this test means
-/// something.
+/// Files that an edited ad points to are neither written nor read. Without confinement the same tool does both, which
+/// shows that the test can fail.
 ///
 /// Against b8ba2a8: succeeds. It starts tools as they are: with a step that does nothing, the first edit leads the tool elsewhere.
-fn tools_touch_their_own_folder_only(version: Version) {
+fn confined_tools_read_and_write_only_their_own_folder(version: Version) {
     let site = Site::new(version);
     let elsewhere = site.folder("elsewhere");
     let secret = elsewhere.join("secret");
@@ -136,7 +135,7 @@ fn tools_touch_their_own_folder_only(version: Version) {
 /// A tool that asks for more memory than it may have does not get it, and its children are confined as it is.
 ///
 /// Against b8ba2a8: succeeds in the same way, with the first script.
-fn what_it_gave_up_does_not_come_back(version: Version) {
+fn confined_tool_and_its_children_regain_no_access(version: Version) {
     let site = Site::new(version);
     let own = site.folder("own");
     let elsewhere = site.folder("elsewhere");
@@ -168,7 +167,7 @@ fn what_it_gave_up_does_not_come_back(version: Version) {
 ///
 /// Against b8ba2a8: passes, with a step that does nothing, because the line is the test's. That operator writes no such line and limits
 /// no tool's memory, so that each `condor_submit` is the second one here.
-fn what_has_no_end_is_not_read(version: Version) {
+fn endless_manifest_file_is_not_read(version: Version) {
     let site = Site::new(version);
     let own = site.folder("own");
     let mut before = site.confined(&own);
@@ -193,7 +192,7 @@ fn what_has_no_end_is_not_read(version: Version) {
 
 /// As a tool that asks a question, when the operator is killed.
 #[test]
-fn a_tool_ends_with_who_started_it() {
+fn confined_tool_ends_with_its_parent() {
     bed::turns::take(bed::Weight::Light);
     let program = bed::program();
     let words = "--landlock --read=/usr --read=/bin --read=/lib --read=/lib64 -- /bin/sleep 600";

@@ -1,4 +1,4 @@
-//! What a Secret's user writes into the ads of jobs in that name, with HTCondor's own tools.
+//! Edits of jobs' ads by the user of a Secret, with HTCondor's own tools.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, ids, is_true, of};
 
 on_versions! {
     long:
-        large_values_hold_up_nobody_else,
-        an_index_that_grows_when_it_is_printed,
-        a_reason_given_by_hand_is_told_harmlessly;
+        large_ad_values_delay_no_other_htcjob,
+        job_index_that_expands_when_printed_takes_no_memory,
+        hold_reason_from_condor_hold_is_sanitized;
 }
 
 /// Bytes of one value.
@@ -71,14 +71,14 @@ fn took(here: &Namespace<'_>, name: &str) -> Duration {
     began.elapsed()
 }
 
-/// Reasons of 2 MiB, numbers that are texts of 2 MiB, and expressions whose values are texts of 10 MB cost the operator little, hold
-/// up nobody else, and do not keep their own HTCJobs from being deleted.
+/// Reasons of 2 MiB, numbers that are texts of 2 MiB, and expressions with values of 10 MB cost the operator little
+/// memory, delay no other HTCJob, and do not keep their own HTCJobs from being deleted.
 ///
 /// It fails if the answers of `condor_q`, or the values in them, are kept whole: the peak is then higher by more than [`MOST`]. It
 /// fails, too, if an ad that cannot be read makes the whole answer count for nothing: the others then do not come to their end.
 ///
 /// Against b8ba2a8: succeeds. From the edits on each `condor_q` fails, for all HTCJobs, and these say `ScheddUnreachable`.
-fn large_values_hold_up_nobody_else(version: Version) {
+fn large_ad_values_delay_no_other_htcjob(version: Version) {
     let (site, alice) = site(version);
     let (hers, ours) = (hers(&site), site.bed.namespace());
     // First of all: 25.14 was seen to leave them idle behind those that match nothing.
@@ -112,8 +112,8 @@ fn large_values_hold_up_nobody_else(version: Version) {
         ],
     );
     // All of it has been read.
-    wait_says(&hers, "attempt", "Tracked", "Incomplete", &attempt_id);
-    wait_says(&hers, "bombs", "Tracked", "Incomplete", &bombs_id);
+    wait_says(&hers, "attempt", "Tracked", "AnswerIncomplete", &attempt_id);
+    wait_says(&hers, "bombs", "Tracked", "AnswerIncomplete", &bombs_id);
     // So long a reason is cut, or left out.
     let held = hers.get("reasons");
     assert!(condition(&held, "Held").unwrap()["message"].as_str().unwrap().len() < 2000, "{held:#}");
@@ -138,15 +138,17 @@ fn large_values_hold_up_nobody_else(version: Version) {
 /// It fails if an answer is kept whole: the peak is then higher by the size of the text.
 ///
 /// Against b8ba2a8: means nothing. It does not ask which jobs would write elsewhere; it has the tool write to `/elsewhere`.
-fn an_index_that_grows_when_it_is_printed(version: Version) {
+fn job_index_that_expands_when_printed_takes_no_memory(version: Version) {
     let (site, alice) = site(version);
     let (hers, ours) = (hers(&site), site.bed.namespace());
     let uid = hers.create(&with_secret("grows", "mine", UNTIL_LET_GO));
     hers.wait_phase("grows", "Running");
     edit(&alice, &uid, &[("SUBMIT_Iwd", "\"/elsewhere\"")]);
     hers.let_go("grows");
-    let redirected =
-        || condition(&hers.get("grows"), "OutputFetched").is_some_and(|told| told["reason"] == "OutputRedirected");
+    let redirected = || {
+        condition(&hers.get("grows"), "OutputFetched")
+            .is_some_and(|condition| condition["reason"] == "OutputRedirected")
+    };
     wait_for("OutputRedirected", PATIENCE, redirected).unwrap();
     let before = memory(&site, "VmRSS");
     forget_peak(&site);
@@ -165,13 +167,13 @@ fn an_index_that_grows_when_it_is_printed(version: Version) {
     hers.wait_nothing_left(&uid);
 }
 
-/// What steers a terminal, turns text or begins a line of its own is told as characters that only show themselves.
+/// Characters that steer a terminal, turn text or begin a line are replaced.
 ///
 /// It fails if `HoldReason` is not made harmless when an ad is read.
 ///
 /// Against b8ba2a8: succeeds. The reason is in the status as it is, which the API server refuses each time for its control
 /// characters: the HTCJob shows nothing any more. What turns text is in the log.
-fn a_reason_given_by_hand_is_told_harmlessly(version: Version) {
+fn hold_reason_from_condor_hold_is_sanitized(version: Version) {
     const STEERS: &str =
         "stop \u{1b}[2J\u{1b}]0;mine\u{7}\u{8}\u{9b}31m \u{202e}desrever\u{2066}\u{200b}\u{2028} FORGED";
     let (site, alice) = site(version);
@@ -190,9 +192,9 @@ fn a_reason_given_by_hand_is_told_harmlessly(version: Version) {
         assert!(message.contains(expected), "{name}: {message:?}");
         let events: Vec<String> = here.events(name).into_iter().map(|(_, words)| words).collect();
         assert!(events.iter().any(|words| words.contains(expected)), "{name}: {events:?}");
-        let told = object["status"]["conditions"].as_array().unwrap().iter();
-        let told = told.filter_map(|condition| condition["message"].as_str()).map(str::to_owned);
-        for words in told.chain(events) {
+        let reported = object["status"]["conditions"].as_array().unwrap().iter();
+        let reported = reported.filter_map(|condition| condition["message"].as_str()).map(str::to_owned);
+        for words in reported.chain(events) {
             let harmful = |c: char| c.is_control() || "\u{202e}\u{2066}\u{200b}\u{2028}".contains(c);
             assert!(!words.contains(harmful), "{name}: {words:?}");
         }

@@ -1,11 +1,11 @@
-//! What another HTCondor user puts at the top of history.
+//! The newest ad of history is another HTCondor user's.
 
 use testbed::{Version, wait_for};
 
 use bed::{Bed, PATIENCE, Promise, htcjob, is_true, of};
 
 on_versions! {
-    trixie: without_a_name_at_the_top;
+    trixie: newest_history_ad_without_global_job_id_blocks_no_submission;
 }
 
 /// The newest ad of history is another user's, whose `GlobalJobId` is missing, no text, another job's, or an expression. HTCJobs are
@@ -16,7 +16,7 @@ on_versions! {
 ///
 /// Against b8ba2a8: succeeds. With `missing` at the top the next HTCJob says `Incomplete` (`condor_history shows a job without a
 /// GlobalJobId`) and is not submitted.
-fn without_a_name_at_the_top(version: Version) {
+fn newest_history_ad_without_global_job_id_blocks_no_submission(version: Version) {
     let bed = Bed::start(version);
     let here = bed.namespace();
     let uid = here.create(&htcjob("first", "echo A"));

@@ -8,7 +8,7 @@ use crate::credentials::site::{Site, put_secret, with_secret};
 use bed::{PATIENCE, Promise, UNTIL_LET_GO, condition, ids, is_true};
 
 on_versions! {
-    trixie: no_tool_obeys_what_lies_there;
+    trixie: tools_ignore_user_config_in_the_home_directory;
 }
 
 /// `~/.condor/user_config` is not brought there by a job's output; and if it is there, no tool of the operator's reads it, in
@@ -23,7 +23,7 @@ on_versions! {
 ///
 /// Against b8ba2a8: succeeds. The transfer of `writes` puts `user_config` into the home, and the next tools run what it says: the
 /// marker is there.
-fn no_tool_obeys_what_lies_there(version: Version) {
+fn tools_ignore_user_config_in_the_home_directory(version: Version) {
     let mut site = Site::new(version, &[]);
     site.bed.mount_volume("size=64m");
     let (home, folder) = (site.bed.scratch().dir("home").unwrap(), site.bed.scratch().dir("home/.condor").unwrap());
@@ -48,7 +48,7 @@ fn no_tool_obeys_what_lies_there(version: Version) {
     alice.ok("condor_qedit", &[&id, "SUBMIT_Iwd", &format!("\"{}\"", folder.display())]).unwrap();
     here.let_go("writes");
     here.wait("writes", "OutputRedirected", |object| {
-        condition(object, "OutputFetched").is_some_and(|told| told["reason"] == "OutputRedirected")
+        condition(object, "OutputFetched").is_some_and(|condition| condition["reason"] == "OutputRedirected")
     });
     assert!(!folder.join("user_config").exists());
 
@@ -79,8 +79,8 @@ fn no_tool_obeys_what_lies_there(version: Version) {
     for name in ["own-doomed", "hers-doomed", "own", "hers", "writes"] {
         here.delete(name);
     }
-    let (well, said) = site.bed.check();
+    let (well, output) = site.bed.check();
     let _promise = Promise;
-    assert!(well, "{said}");
+    assert!(well, "{output}");
     assert!(!marker.exists());
 }

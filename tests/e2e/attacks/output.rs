@@ -10,8 +10,8 @@ use crate::credentials::site::{Site, put_secret, with_secret};
 use bed::{Namespace, PATIENCE, Promise, UNTIL_LET_GO, condition, ids, is_true, of};
 
 on_versions! {
-    sid: goes_to_its_own_place_only;
-    long: goes_to_its_own_place_without_confinement;
+    sid: redirected_output_reaches_no_other_folder;
+    long: redirected_output_reaches_no_other_folder_without_confinement;
 }
 
 const BEFORE: &str = "as it was";
@@ -48,18 +48,18 @@ impl Marked {
     }
 }
 
-/// A user edits his own jobs with his own credentials, in each way in which `condor_transfer_data` could be led elsewhere. Nothing is
-/// written there, his HTCJobs say so, and another one of the same user has its output.
+/// A user edits jobs with `condor_qedit`, in each way that could redirect `condor_transfer_data`. Nothing is written
+/// elsewhere, these HTCJobs report it, and another HTCJob of the same user has its output.
 ///
 /// Against b8ba2a8: succeeds. The first HTCJob, `iwd-ledger`, writes over the marker beside the ledger.
-fn goes_to_its_own_place_only(version: Version) {
+fn redirected_output_reaches_no_other_folder(version: Version) {
     attack(version, &[]);
 }
 
 /// The same where the kernel confines nothing.
 ///
 /// Against b8ba2a8: succeeds in the same way.
-fn goes_to_its_own_place_without_confinement(version: Version) {
+fn redirected_output_reaches_no_other_folder_without_confinement(version: Version) {
     attack(version, &["--confinement=off"]);
 }
 
@@ -104,7 +104,7 @@ fn attack(version: Version, arguments: &[&str]) {
     attacker.wait_phase("good", "Running");
     let decided = |object: &Value| {
         condition(object, "OutputFetched")
-            .is_some_and(|told| told["status"] == "True" || told["reason"] == "OutputRedirected")
+            .is_some_and(|condition| condition["status"] == "True" || condition["reason"] == "OutputRedirected")
     };
     for (name, _) in attacks {
         attacker.let_go(name);
@@ -112,9 +112,9 @@ fn attack(version: Version, arguments: &[&str]) {
             marked.assert_untouched(name);
             decided(object)
         });
-        let told = condition(&object, "OutputFetched").unwrap();
+        let reported = condition(&object, "OutputFetched").unwrap();
         assert_eq!(
-            (told["status"].as_str(), told["reason"].as_str()),
+            (reported["status"].as_str(), reported["reason"].as_str()),
             (Some("False"), Some("OutputRedirected")),
             "{name}"
         );

@@ -1,4 +1,4 @@
-//! What a payload leaves for the script that runs outside of its container, and images that would show it the node.
+//! Files that a payload leaves for the script outside its container, and images that would expose the node.
 
 use std::fs;
 
@@ -7,23 +7,23 @@ use testbed::{Account, Version};
 use bed::{Bed, Promise, condition, htcjob, is_true, of};
 
 on_versions! {
-    both: an_image_that_is_the_node_is_refused, what_a_payload_says_of_its_use_is_not_in_the_ad;
-    trixie: a_later_run_is_not_what_an_earlier_one_wrote;
+    both: image_path_that_exposes_the_node_is_refused, resource_usage_forged_by_a_payload_is_not_in_the_ad;
+    trixie: files_of_a_run_do_not_control_the_next_run;
     sid:
-        a_link_brings_nothing_of_another_namespaces_job,
-        a_link_brings_nothing_from_outside_of_the_container,
-        a_link_leads_job_sh_nowhere;
+        output_link_brings_no_file_of_another_namespaces_job,
+        output_link_brings_no_file_from_outside_the_container,
+        job_sh_follows_no_links_of_the_payload;
 }
 
 const BEFORE: &str = "as it was";
 
-/// A payload puts a link where `job.sh` writes, and ends with the code for which it writes there. What the link leads to belongs to
-/// the account in which HTCondor runs jobs, and stays as it is.
+/// A payload puts a link where `job.sh` writes, and ends with the code after which it writes there. The target of the
+/// link, which belongs to the account of jobs, is unchanged.
 ///
 /// It fails if the payload's folder is the scratch directory (`binds` in `prepare_work`): the file is then empty.
 ///
 /// Against b8ba2a8: succeeds with `.htc_cache`, as the folder was called there: the file of `within` is empty.
-fn a_link_leads_job_sh_nowhere(version: Version) {
+fn job_sh_follows_no_links_of_the_payload(version: Version) {
     let here = Bed::shared(version).namespace();
     let outside = here.bed.scratch().dir(&here.name).unwrap();
     let file = outside.join("file");
@@ -56,7 +56,7 @@ fn a_link_leads_job_sh_nowhere(version: Version) {
 ///
 /// Against b8ba2a8: `root` is submitted, runs, and gets as far as Apptainer on the node, which refuses it (`/ as sandbox is not
 /// authorized`).
-fn an_image_that_is_the_node_is_refused(version: Version) {
+fn image_path_that_exposes_the_node_is_refused(version: Version) {
     let here = Bed::shared(version).namespace();
     for (name, image, words) in [
         ("root", "/proc/self/root", "it must be in a folder that jobs see"),
@@ -70,7 +70,7 @@ fn an_image_that_is_the_node_is_refused(version: Version) {
         object["spec"]["script"]["image"] = image.into();
         let uid = here.create(&object);
         let object = here.wait(name, "InvalidSpec", |object| {
-            condition(object, "Submitted").is_some_and(|told| told["reason"] == "InvalidSpec")
+            condition(object, "Submitted").is_some_and(|condition| condition["reason"] == "InvalidSpec")
         });
         let message = condition(&object, "Submitted").unwrap()["message"].as_str().unwrap();
         assert!(message.contains(words), "{name}: {message}");
@@ -78,14 +78,14 @@ fn an_image_that_is_the_node_is_refused(version: Version) {
     }
 }
 
-/// What a payload writes over the files of its job comes back as output, and HTCondor gives it to the job's next run: it still
-/// decides nothing outside of the container.
+/// A payload overwrites the files of its job. HTCondor returns them as output and gives them to the next run, which
+/// they control nowhere outside the container.
 ///
 /// It fails if the payload's folder is the scratch directory: `bind` then shows the payload the node. And it would fail if HTCondor took
 /// a file `condor_exec.exe` that an earlier run left for the job's program.
 ///
 /// Against b8ba2a8: succeeds with `conf`: its second run has the file in its output. It does not with `exec`.
-fn a_later_run_is_not_what_an_earlier_one_wrote(version: Version) {
+fn files_of_a_run_do_not_control_the_next_run(version: Version) {
     let here = Bed::shared(version).namespace();
     let outside = here.bed.scratch().dir(&here.name).unwrap();
     Account::unprivileged().write(&outside.join("file"), BEFORE, 0o600).unwrap();
@@ -114,7 +114,7 @@ fn a_later_run_is_not_what_an_earlier_one_wrote(version: Version) {
 /// It fails if they are there when HTCondor's starter, outside of the container, reads the output (`collect`).
 ///
 /// Against b8ba2a8: succeeds. The output `link` has the file's text.
-fn a_link_brings_nothing_from_outside_of_the_container(version: Version) {
+fn output_link_brings_no_file_from_outside_the_container(version: Version) {
     let here = Bed::shared(version).namespace();
     let outside = here.bed.scratch().dir(&here.name).unwrap();
     Account::unprivileged().write(&outside.join("file"), BEFORE, 0o600).unwrap();
@@ -136,13 +136,13 @@ fn a_link_brings_nothing_from_outside_of_the_container(version: Version) {
     }
 }
 
-/// The same, with what a job of another namespace has on the same node: a payload knows its own folder there by `mountinfo`, and those
-/// of jobs that began at about the same time are beside it.
+/// The same with files of another namespace's job on the same node: a payload finds its own folder in `mountinfo`, and
+/// folders of jobs that began at about the same time are beside it.
 ///
 /// It fails for the same reason.
 ///
 /// Against b8ba2a8: succeeds. One of the outputs is the `payload.conf` of `victim`, with its variables.
-fn a_link_brings_nothing_of_another_namespaces_job(version: Version) {
+fn output_link_brings_no_file_of_another_namespaces_job(version: Version) {
     let bed = Bed::shared(version);
     let (victim, here) = (bed.namespace(), bed.namespace());
     let mut object = htcjob("victim", "while sleep 1; do :; done");
@@ -175,7 +175,7 @@ fn a_link_brings_nothing_of_another_namespaces_job(version: Version) {
 /// It fails on 23.9 if the payload's folder is the scratch directory (`binds` in `prepare_work`).
 ///
 /// Against b8ba2a8: succeeds with 23.9. `CpusUsage` in the ad has 200,006 characters.
-fn what_a_payload_says_of_its_use_is_not_in_the_ad(version: Version) {
+fn resource_usage_forged_by_a_payload_is_not_in_the_ad(version: Version) {
     let here = Bed::shared(version).namespace();
     let uid = here.create(&htcjob(
         "update",

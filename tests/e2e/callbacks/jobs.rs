@@ -2,18 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use rstest::rstest;
-use serde_json::{Value, json};
-use testbed::Version::{self, Sid, Trixie};
-use testbed::{Account, PoolOptions, Port, Scratch};
-
-use htc_operator::key::Keys;
-
 use bed::carrier::{Carrier, Lot, Report};
 use bed::desk::KEY;
 use bed::gates::Gates;
 use bed::http::{self, Answer};
 use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob, ids, is_true, of};
+use htc_submit::job_token::TokenKeys;
+use rstest::rstest;
+use serde_json::{Value, json};
+use testbed::Version::{self, Sid, Trixie};
+use testbed::{Account, PoolOptions, Port, Scratch};
 
 /// HTCondor is asked by itself so seldom that a test would wait for it.
 const SELDOM: Duration = Duration::from_secs(600);
@@ -61,7 +59,7 @@ impl Site {
             carrier.as_ref().map_or(straight, Carrier::argument),
             format!("--callback-listen=127.0.0.1:{}", port.number),
             format!("--callback-key-file={}", file.display()),
-            format!("--http-listen=127.0.0.1:{}", monitor.number),
+            format!("--metrics-bind-address=127.0.0.1:{}", monitor.number),
         ];
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(further.iter().copied()).collect();
         let bed = Bed::new(version, options, &arguments);
@@ -82,7 +80,7 @@ impl Site {
 
     /// Sends what a job would, with the token of `owner` for the job of `uid`.
     pub fn send(&self, owner: &str, uid: &str, kind: &str, event: &str, data: &Value) -> std::io::Result<Answer> {
-        let token = Keys::parse(KEY).unwrap().token(&owner.into());
+        let token = TokenKeys::parse(KEY).unwrap().token(&owner.into());
         let headers = http::headers(&[
             ("Authorization", &format!("Bearer {token}")),
             ("Content-Type", "application/json"),
@@ -166,8 +164,8 @@ fn submitted<'a>(site: &'a Site, name: &str, source: &str) -> (Namespace<'a>, St
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn a_job_reports_its_start_and_its_end(#[case] version: Version) {
-    let seldom = format!("--tracker-interval={}s", SELDOM.as_secs());
+fn job_reports_its_start_and_end(#[case] version: Version) {
+    let seldom = format!("--poll-interval={}s", SELDOM.as_secs());
     let gates = Gates::new(version);
     gates.tell_no_changes();
     let site = Site::new(version, &[&seldom, &gates.argument()]);
@@ -191,7 +189,7 @@ fn a_job_reports_its_start_and_its_end(#[case] version: Version) {
         let rows = || stored(&site.bed, &uid) == ["-1".to_owned(), code.to_string()];
         testbed::wait_for("both reports in the ledger", bed::PATIENCE, rows).unwrap();
         // Nobody can read its token.
-        let token = Keys::parse(KEY).unwrap().token(&uid.as_str().into());
+        let token = TokenKeys::parse(KEY).unwrap().token(&uid.as_str().into());
         let ads = site.bed.pool.tool("condor_history", &["-long", "-constraint", &of(&uid)]);
         let queue = site.bed.pool.tool("condor_q", &["-long", "-allusers"]).unwrap();
         assert!(!(ads.unwrap() + &queue).contains(&token));
@@ -206,12 +204,12 @@ fn a_job_reports_its_start_and_its_end(#[case] version: Version) {
     assert_eq!(ready.body.matches(": ok\n").count(), 6, "{}", ready.body);
 }
 
-/// What comes twice, too early, too late, or from somebody else: the status is that of HTCondor in the end.
+/// Repeated, early, late and forged reports: the final status is that of HTCondor.
 #[rstest]
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn only_the_truth_stays(#[case] version: Version) {
+fn forged_and_repeated_reports_do_not_change_the_outcome(#[case] version: Version) {
     let site = Site::new(version, &[]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -255,7 +253,7 @@ fn only_the_truth_stays(#[case] version: Version) {
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn with_retries_a_reported_end_only_makes_htcondor_be_asked(#[case] version: Version) {
+fn reported_end_of_a_retried_job_only_triggers_a_query(#[case] version: Version) {
     let site = Site::new(version, &[]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -281,13 +279,13 @@ fn with_retries_a_reported_end_only_makes_htcondor_be_asked(#[case] version: Ver
     );
 }
 
-/// Nobody listens: the jobs say nothing, end as they would, and HTCondor says how.
+/// Nothing listens at the address: the jobs report nothing, and HTCondor reports how they ended.
 #[rstest]
 #[ignore = "another test shows the same promise: make test-long"]
 #[case::sid(Sid)]
 #[ignore = "another test shows the same promise: make test-long"]
 #[case::trixie(Trixie)]
-fn without_a_receiver_everything_still_works(#[case] version: Version) {
+fn jobs_end_normally_without_a_receiver(#[case] version: Version) {
     let away = Port::reserve().unwrap();
     let url = format!("http://127.0.0.1:{}/cloudevents", away.number);
     let bed = Bed::new(version, &PoolOptions::default(), &[]);
@@ -304,20 +302,20 @@ fn without_a_receiver_everything_still_works(#[case] version: Version) {
     assert!(stored(&bed, &uid).is_empty());
     // Tokens would go over the network in clear text.
     let warned = format!("--callback-url {url}: jobs send their tokens without encryption");
-    let (_, said) = bed.check();
-    assert!(said.contains(&format!("callbacks: warning: {warned}")), "{said}");
+    let (_, output) = bed.check();
+    assert!(output.contains(&format!("callbacks: warning: {warned}")), "{output}");
     assert!(bed.log().contains(&warned), "{}", bed.log());
     // The keys are in a Secret that the operator has made, for itself alone.
     assert!(bed.own_secret("htc-operator-callback-keys", "keys").len() >= 64);
 }
 
-/// HTCondor stops them: what that means it knows best, and they say nothing that it would have to contradict.
+/// HTCondor stops the jobs, and knows best what that means: their reports could only contradict it.
 #[rstest]
 #[ignore = "another test shows the same promise: make test-long"]
 #[case::trixie(Trixie)]
 #[ignore = "another test shows the same promise: make test-long"]
 #[case::sid(Sid)]
-fn a_job_that_is_held_or_removed_reports_no_end(#[case] version: Version) {
+fn held_or_removed_job_reports_no_end(#[case] version: Version) {
     let site = Site::new(version, &[]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -341,8 +339,8 @@ fn a_job_that_is_held_or_removed_reports_no_end(#[case] version: Version) {
     .unwrap();
     assert_eq!(counts(&here.let_go("held")), [0, 1, 0]);
     testbed::wait_for("the end of the one that was released", bed::PATIENCE, || {
-        let told = stored(&site.bed, &uids[0]);
-        if told == ["-1", "0"] { Ok(()) } else { Err(format!("{told:?}")) }
+        let found = stored(&site.bed, &uids[0]);
+        if found == ["-1", "0"] { Ok(()) } else { Err(format!("{found:?}")) }
     })
     .unwrap();
     assert_eq!(stored(&site.bed, &uids[1]), ["-1"]);

@@ -1,14 +1,14 @@
 //! The keys of the tokens are changed while the operator runs.
 
-use htc_operator::key::Keys;
+use bed::api::OWN_SECRETS;
+use bed::http;
+use bed::{Bed, PATIENCE, UNTIL_LET_GO, htcjob, ids};
+use htc_submit::job_token::TokenKeys;
 use serde_json::json;
 use testbed::Version::Trixie;
 use testbed::{PoolOptions, Port, wait_for};
 
 use crate::callbacks::jobs::stored;
-use bed::api::OWN_SECRETS;
-use bed::http;
-use bed::{Bed, PATIENCE, UNTIL_LET_GO, htcjob, ids};
 
 const NEW: &str = "fedcba9876543210fedcba9876543210";
 const SECRET: &str = "htc-operator-callback-keys";
@@ -18,7 +18,7 @@ fn write(bed: &Bed, keys: &str) {
 }
 
 #[test]
-fn another_key_in_the_secret_needs_no_restart() {
+fn token_keys_are_reloaded_without_restart() {
     let port = Port::reserve().unwrap();
     let url = format!("--callback-url=http://127.0.0.1:{}/cloudevents", port.number);
     let listen = format!("--callback-listen=127.0.0.1:{}", port.number);
@@ -31,7 +31,7 @@ fn another_key_in_the_secret_needs_no_restart() {
     // What is answered to a start of the first job that is signed with this key.
     let signed = |key: &str| {
         number.set(number.get() + 1);
-        let token = Keys::parse(key).unwrap().token(&uid.as_str().into());
+        let token = TokenKeys::parse(key).unwrap().token(&uid.as_str().into());
         let headers = http::headers_of_start(&token, &uid, &number.get().to_string());
         let data = json!({ "name": "old", "jobid": id }).to_string();
         http::post(([127, 0, 0, 1], port.number).into(), &headers, data.as_bytes()).unwrap().status
@@ -56,7 +56,7 @@ fn another_key_in_the_secret_needs_no_restart() {
 
     // What cannot be used changes nothing, and is told.
     write(&bed, "short");
-    wait_for("that to be told", PATIENCE, || bed.log().contains("they stay as they were")).unwrap();
+    wait_for("that to be told", PATIENCE, || bed.log().contains("callback keys not reloaded")).unwrap();
     assert_eq!((signed(&old), signed(NEW)), (204, 204));
 
     write(&bed, NEW);

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bed::gates::Gates;
+use bed::{PATIENCE, Weight, htcjob, is_true};
 use futures::StreamExt as _;
-use htc_operator::api::HTCJob;
+use htc_api::HTCJob;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::{Api, Client};
@@ -15,8 +17,6 @@ use testbed::Version::Trixie;
 use testbed::{PoolOptions, Scratch, wait_for};
 
 use crate::callbacks::jobs::Site;
-use bed::gates::Gates;
-use bed::{PATIENCE, Weight, htcjob, is_true};
 
 const JOBS: usize = 100;
 /// What is asserted of half of them, and of 99 in 100; the aims are printed.
@@ -49,7 +49,7 @@ fn watch(runtime: &tokio::runtime::Runtime, kubeconfig: &Path, namespace: &str) 
 
 #[test]
 #[ignore = "make test-long: nothing else may run meanwhile; make bench measures it, too"]
-fn an_end_is_in_the_status_in_a_moment() {
+fn reported_end_reaches_the_status_within_its_time_limits() {
     bed::turns::take(Weight::Quiet);
     let scratch = Scratch::new().unwrap();
     let runs = scratch.dir("runs").unwrap();
@@ -57,7 +57,7 @@ fn an_end_is_in_the_status_in_a_moment() {
     let options = PoolOptions { extra_config: "NUM_CPUS = 5".to_owned(), ..PoolOptions::default() };
     let gates = Gates::new(Trixie);
     gates.tell_no_changes();
-    let own = [&gates.argument(), &format!("--bind={}", runs.display()), "--tracker-interval=600s", bed::SOON];
+    let own = [&gates.argument(), &format!("--bind={}", runs.display()), "--poll-interval=600s", bed::SOON];
     let site = Site::with(Trixie, &options, &own);
     site.bed.start_operator();
     let here = site.bed.namespace();

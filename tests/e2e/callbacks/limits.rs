@@ -1,4 +1,4 @@
-//! What one client can take of the receiver: headers, connections, and time.
+//! Limits of one client of the receiver: headers, connections, and time.
 
 use std::collections::HashSet;
 use std::io::Write as _;
@@ -7,18 +7,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use htc_operator::health::Health;
-use htc_operator::metrics::Metrics;
-use htc_operator::receiver::monitor;
+use bed::PATIENCE;
+use bed::desk::{Desk, ended};
+use bed::http::{self, Connection, drip};
+use htc_operator::callbacks::monitor;
+use htc_support::health::Health;
+use htc_support::metrics::Metrics;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use testbed::wait_for;
 
 use crate::callbacks::tls;
-use bed::PATIENCE;
-use bed::desk::{Desk, ended};
-use bed::http::{self, Connection, drip};
 
 /// Connections of one address that the receiver keeps.
 const EACH: usize = 512;
@@ -32,7 +32,7 @@ const BEGUN: &str = "POST /cloudevents HTTP/1.1\r\nX: ";
 const LONGEST: Duration = Duration::from_secs(40 + 30);
 
 #[test]
-fn there_are_at_most_96_headers_of_128_kib() {
+fn request_has_at_most_96_headers_of_128_kib() {
     let desk = Desk::new();
     let more = |count: usize| {
         let mut headers = desk.headers("a");
@@ -61,7 +61,7 @@ fn with_tls(address: SocketAddr, trusted: &Path) -> (StreamOwned<ClientConnectio
 }
 
 #[test]
-fn who_brings_no_whole_request_is_let_go() {
+fn incomplete_request_is_disconnected() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     tls::write(folder.path(), "tls.crt", "tls.key");
@@ -126,7 +126,7 @@ fn taken(address: SocketAddr, request: &str) -> usize {
 }
 
 #[test]
-fn who_reads_no_answers_is_not_listened_to() {
+fn client_that_reads_no_answers_is_not_read_from() {
     let desk = Desk::new();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let port = {
@@ -170,7 +170,7 @@ fn accepted(address: SocketAddr) -> usize {
 }
 
 #[test]
-fn newest_connections_of_an_address_end_its_oldest() {
+fn new_connections_of_an_address_close_its_oldest() {
     let desk = Desk::new();
     let open = |_| {
         let mut connection = Connection::open(desk.address).unwrap();

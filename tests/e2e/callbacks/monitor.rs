@@ -1,4 +1,4 @@
-//! What `/metrics` says of what nobody else counts.
+//! Orphans in `/metrics`.
 
 use serde_json::json;
 use testbed::Version::Trixie;
@@ -10,7 +10,7 @@ use bed::{PATIENCE, UNTIL_LET_GO, htcjob, ids};
 /// Jobs whose HTCJob is gone: they are counted for as long as HTCondor has them.
 #[test]
 #[ignore = "another test shows the same promise: make test-long"]
-fn orphans_are_counted_with_every_look() {
+fn orphan_metric_follows_every_query() {
     let site = Site::new(Trixie, &[]);
     site.bed.start_operator();
     let here = site.bed.namespace();

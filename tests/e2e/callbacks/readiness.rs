@@ -1,4 +1,4 @@
-//! `/readyz`: 503 with the name of what is missing, for as long as it is.
+//! `/readyz`: 503 with the names of closed gates.
 
 use std::net::SocketAddr;
 
@@ -31,10 +31,10 @@ fn wait_says(address: SocketAddr, status: u16, text: &str) {
     .unwrap();
 }
 
-/// No HTCJob is touched meanwhile: what opens a gate again must come by itself.
+/// No HTCJob changes meanwhile: each gate opens again by itself.
 #[test]
 #[ignore = "another test shows the same promise: make test-long"]
-fn it_names_what_is_missing_until_it_is_there() {
+fn readyz_names_closed_gates_until_they_open() {
     let site = Site::new(Trixie, &[]);
     site.bed.pool.stop().unwrap();
     site.bed.start_operator();
@@ -50,13 +50,13 @@ fn it_names_what_is_missing_until_it_is_there() {
 
     site.bed.kube.kubectl_ok(&["delete", "crd", "htcjobs.htc.cern.ch"]).unwrap();
     wait(here, &["crd-served"]);
-    site.bed.kube.apply_crd(&htc_operator::api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
+    site.bed.kube.apply_crd(&htc_api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
     wait(here, &[]);
 
     // One that waits for the ledger's file, and then for the Lease, needs nothing else.
     let monitor = Port::reserve().unwrap();
     let there = SocketAddr::from(([127, 0, 0, 1], monitor.number));
-    let listen = format!("--http-listen={there}");
+    let listen = format!("--metrics-bind-address={there}");
     let _standby = site.bed.start_another("standby", &site.bed.data, &[&listen]);
     let standing_by = GATES.map(|gate| match gate {
         "leading" => "leading: ok (standby)\n".to_owned(),
@@ -68,9 +68,9 @@ fn it_names_what_is_missing_until_it_is_there() {
     wait(there, &[]);
 }
 
-/// The API server that is away in the test above forgets what it had watched, and is listed anew; this one goes on.
+/// Unlike in the test above, the API server keeps its watch cache, and nothing is listed anew.
 #[test]
-fn a_watch_that_is_begun_again_opens_its_gate_though_no_htcjob_changes() {
+fn restarted_watch_opens_its_gate_without_a_change() {
     let site = Site::new(Trixie, &[]);
     let proxy = site.bed.kube.proxy().unwrap();
     site.bed.through(&proxy);
@@ -82,7 +82,7 @@ fn a_watch_that_is_begun_again_opens_its_gate_though_no_htcjob_changes() {
 
 /// An operator without servers, with few open files.
 #[test]
-fn one_that_finds_no_api_server_does_not_lead_and_has_room_for_connections() {
+fn operator_without_api_server_does_not_lead_and_raises_its_file_limit() {
     let scratch = Scratch::new().unwrap();
     let (data, monitor, nowhere) = (scratch.dir("data").unwrap(), Port::reserve().unwrap(), Port::reserve().unwrap());
     let kubeconfig = scratch.path().join("kubeconfig");
@@ -98,7 +98,7 @@ fn one_that_finds_no_api_server_does_not_lead_and_has_room_for_connections() {
     let spec = Spec::new("prlimit", scratch.path().join("operator.log"))
         .arg("--nofile=1024:8192")
         .arg(program)
-        .args(["run", "--schedd=nobody", &format!("--http-listen={address}"), "--data-dir"])
+        .args(["run", "--schedd=nobody", &format!("--metrics-bind-address={address}"), "--data-dir"])
         .arg(data)
         .env("KUBECONFIG", kubeconfig)
         .env("PATH", "/usr/bin:/bin");
@@ -111,7 +111,7 @@ fn one_that_finds_no_api_server_does_not_lead_and_has_room_for_connections() {
     .unwrap();
     wait(address, &GATES);
     signal(operator.pid(), Signal::HUP);
-    let more = || operator.log_text().contains("filter=info,kube_runtime=warn,kube_client=error,htc_operator=debug");
+    let more = || operator.log_text().contains("filter=info,kube_runtime=warn,kube_client=error,htc=debug");
     wait_for("the log to show more", PATIENCE, more).unwrap();
     assert_eq!(http::get(address, "/healthz").unwrap().status, 200, "it need not be started again");
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", operator.pid())).unwrap();

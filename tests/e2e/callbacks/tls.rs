@@ -33,7 +33,7 @@ fn status(desk: &Desk, trusted: &Path) -> u16 {
 }
 
 #[test]
-fn a_renewed_certificate_is_served_without_a_restart() {
+fn renewed_certificate_is_served_without_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     write(folder.path(), "tls.crt", "tls.key");
@@ -55,7 +55,7 @@ fn a_renewed_certificate_is_served_without_a_restart() {
     assert_eq!(status(&desk, &path("first.crt")), 0);
 }
 
-/// What docs/operating.md says that a site has to do.
+/// As docs/operating.md describes.
 #[rstest]
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]

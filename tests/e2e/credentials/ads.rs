@@ -1,4 +1,4 @@
-//! What a user with a Secret does to the ads of jobs in that name.
+//! Ads of jobs that the user of a Secret edits.
 
 use testbed::{Client, Version, wait_for};
 
@@ -6,13 +6,13 @@ use crate::credentials::site::{Site, put_secret, wait_says, with_secret};
 use bed::{OFTEN, PATIENCE, UNTIL_LET_GO, ids, is_true};
 
 on_versions! {
-    trixie: what_one_user_writes_holds_up_nobody_else;
-    sid: one_users_ads_are_a_doubt_about_its_own_jobs_alone;
+    trixie: oversized_ads_delay_only_their_own_htcjob;
+    sid: malformed_ads_delay_only_their_own_htcjobs;
 }
 
 /// Crooked, nameless and huge ads in alice's name hold up neither her other HTCJobs nor anybody else's; hers that have such a job are
 /// neither lost nor let go.
-fn one_users_ads_are_a_doubt_about_its_own_jobs_alone(version: Version) {
+fn malformed_ads_delay_only_their_own_htcjobs(version: Version) {
     let site = Site::start(version);
     let (hers, ours) = (site.bed.namespace(), site.bed.namespace());
     put_secret(&hers, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
@@ -34,7 +34,7 @@ fn one_users_ads_are_a_doubt_about_its_own_jobs_alone(version: Version) {
     edit(&huge, "RemoveReason", &format!("\"{}\"", "x".repeat(100_000)));
     let stray = stray(&alice, &operator);
 
-    let incomplete = |name: &str, id: &str| wait_says(&hers, name, "Tracked", "Incomplete", id);
+    let incomplete = |name: &str, id: &str| wait_says(&hers, name, "Tracked", "AnswerIncomplete", id);
     incomplete("crooked", &crooked);
     incomplete("nameless", &nameless);
     // Nobody else is held up: what runs ends, what is new is submitted, what is deleted goes.
@@ -51,15 +51,15 @@ fn one_users_ads_are_a_doubt_about_its_own_jobs_alone(version: Version) {
     // Its job still says that it is its: it is removed, and nothing is in doubt any more.
     hers.delete("doomed");
 
-    let (well, said) = site.bed.check();
-    assert!(well && said.contains("3 more have ads that cannot be read"), "{said}");
+    let (well, output) = site.bed.check();
+    assert!(well && output.contains("3 more have ads that cannot be read"), "{output}");
     for name in ["crooked", "nameless"] {
         assert_eq!(hers.get(name)["status"]["phase"], "Running", "{name}");
         assert_eq!(hers.get(name)["status"]["attempt"], 1, "{name}");
     }
     // One that is deleted waits for the job that does not say any more that it is its.
     hers.begin_delete("nameless");
-    wait_says(&hers, "nameless", "JobsRemoved", "Incomplete", &nameless);
+    wait_says(&hers, "nameless", "JobsRemoved", "AnswerIncomplete", &nameless);
     alice.ok("condor_rm", &[&nameless]).unwrap();
     hers.wait_gone("nameless");
 
@@ -73,7 +73,7 @@ fn one_users_ads_are_a_doubt_about_its_own_jobs_alone(version: Version) {
 
 /// A user writes so much into jobs that HTCondor cannot show them. Only the HTCJob that they say they are of is in doubt; others of that
 /// user, and all of other users, run, end, are submitted and go. The newest job of history has an expression for an id.
-fn what_one_user_writes_holds_up_nobody_else(version: Version) {
+fn oversized_ads_delay_only_their_own_htcjob(version: Version) {
     let site = Site::with(version, "", &[OFTEN]);
     site.bed.start_operator();
     let (hers, ours) = (site.bed.namespace(), site.bed.namespace());
@@ -97,7 +97,7 @@ fn what_one_user_writes_holds_up_nobody_else(version: Version) {
     );
     let flood = alice.submit(&description).unwrap();
 
-    wait_says(&hers, "flooded", "Tracked", "Incomplete", &flood);
+    wait_says(&hers, "flooded", "Tracked", "AnswerIncomplete", &flood);
     for (namespace, name) in [(&ours, "runs"), (&hers, "beside")] {
         let ended = namespace.let_go(name);
         assert!(is_true(&ended, "Complete"), "{ended:#}");

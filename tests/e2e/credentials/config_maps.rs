@@ -7,10 +7,10 @@ use crate::credentials::site::Site;
 use bed::{condition, htcjob, is_true};
 
 on_versions! {
-    trixie: one_is_read_once_a_role_allows_it;
+    trixie: config_map_is_read_once_a_role_allows_it;
 }
 
-fn one_is_read_once_a_role_allows_it(version: Version) {
+fn config_map_is_read_once_a_role_allows_it(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     here.kubectl(&["create", "configmap", "my-items", "--from-literal=files.txt=one"]);
@@ -26,19 +26,19 @@ fn one_is_read_once_a_role_allows_it(version: Version) {
     // A Role that was made for something else lets nobody read it through HTCJobs.
     let label = format!("kubectl --namespace {} label --overwrite configmap my-items htc.cern.ch/use=items", here.name);
     here.wait("reads", "it names the label", |object| {
-        condition(object, "Submitted").is_some_and(|told| told["message"].as_str().unwrap().contains(&label))
+        condition(object, "Submitted").is_some_and(|condition| condition["message"].as_str().unwrap().contains(&label))
     });
-    let (well, said) = site.bed.check();
-    assert!(!well && said.contains(&label), "{said}");
+    let (well, output) = site.bed.check();
+    assert!(!well && output.contains(&label), "{output}");
     here.kubectl(&["label", "configmap", "my-items", "htc.cern.ch/use=credentials"]);
     here.create(&other);
     here.wait("other", "it names the label", |object| {
-        condition(object, "Submitted").is_some_and(|told| told["message"].as_str().unwrap().contains(&label))
+        condition(object, "Submitted").is_some_and(|condition| condition["message"].as_str().unwrap().contains(&label))
     });
     let words: Vec<&str> = label.split(' ').skip(1).collect();
     here.kubectl(&words);
     assert!(is_true(&here.wait_ended("other"), "Complete"));
-    let (_, said) = site.bed.check();
-    assert!(!said.contains(&label), "its items are kept: {said}");
+    let (_, output) = site.bed.check();
+    assert!(!output.contains(&label), "its items are kept: {output}");
     assert!(is_true(&here.wait_ended("reads"), "Complete"));
 }

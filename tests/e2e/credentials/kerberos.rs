@@ -15,7 +15,7 @@ use crate::credentials::site::{Site, put_secret, users, wait_says, with_secret};
 use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, is_true};
 
 on_versions! {
-    sid: jobs_of_a_kerberos_user;
+    sid: kerberos_jobs_outlive_their_tickets;
 }
 
 /// Life of tickets where their end is waited for.
@@ -88,15 +88,15 @@ impl Realm {
 }
 
 /// The operator by its keytab, a user by a password; each longer than a ticket lives.
-fn jobs_of_a_kerberos_user(version: Version) {
+fn kerberos_jobs_outlive_their_tickets(version: Version) {
     let realm = Realm::new(version);
     realm.kdc.add_user("robot", "unused", SHORT).unwrap();
     realm.kdc.add_user("alice", "Xy8-open-sesame", SHORT).unwrap();
     let keytab = realm.kdc.keytab("robot").unwrap();
     realm.mount("kerberos-keytab-secret", &[("user", b"robot\n"), ("keytab", &keytab)]);
     let bed = &realm.site.bed;
-    let (well, said) = bed.check();
-    assert!(well && said.contains("a Kerberos ticket until"), "{said}");
+    let (well, output) = bed.check();
+    assert!(well && output.contains("a Kerberos ticket until"), "{output}");
     bed.start_operator();
     let here = bed.namespace();
     put_secret(&here, "mine", &[("username", b"alice"), ("password", b"Xy8-open-sesame")]);
@@ -115,17 +115,18 @@ fn jobs_of_a_kerberos_user(version: Version) {
     assert!(realm.site.copies(&here.name, "mine").iter().all(|path| !path.ends_with("keytab")));
 }
 
-/// A wrong password is told apart from all else, by `check` and by what waits; put right, everything goes on by itself.
+/// `check` and the waiting HTCJob name the wrong password; with the right one everything continues without further
+/// action.
 #[test]
 #[ignore = "another test shows the same promise: make test-long"]
-fn a_wrong_password() {
+fn wrong_password_is_reported_until_corrected() {
     let realm = Realm::new(Version::Trixie);
     realm.kdc.add_user("robot", "Xy8-right", "10h").unwrap();
     realm.mount("kinit-secret", &[("username", b"robot"), ("password", b"Xy8-wrong")]);
     let bed = &realm.site.bed;
-    let (well, said) = bed.check();
-    let line = said.lines().find(|line| line.starts_with("WRONG credentials:")).unwrap_or_default();
-    assert!(!well && line.contains("Password incorrect"), "{said}");
+    let (well, output) = bed.check();
+    let line = output.lines().find(|line| line.starts_with("WRONG credentials:")).unwrap_or_default();
+    assert!(!well && line.contains("Password incorrect"), "{output}");
     bed.start_operator();
     let here = bed.namespace();
     here.create(&htcjob("job", UNTIL_LET_GO));
@@ -145,11 +146,12 @@ fn a_wrong_password() {
         let name = format!("tried-{tried}");
         here.create(&htcjob(&name, UNTIL_LET_GO));
         let object = here.wait(&name, "submitted or not", |object| {
-            condition(object, "Submitted")
-                .is_some_and(|told| told["reason"] != "Submitting" && told["reason"] != "Asking")
+            condition(object, "Submitted").is_some_and(|condition| {
+                condition["reason"] != "Submitting" && condition["reason"] != "QueryingHTCondor"
+            })
         });
-        let told = condition(&object, "Submitted").unwrap().clone();
-        if told["reason"] == "CredentialsFailed" { Ok(told["message"].to_string()) } else { Err(told) }
+        let reported = condition(&object, "Submitted").unwrap().clone();
+        if reported["reason"] == "CredentialsFailed" { Ok(reported["message"].to_string()) } else { Err(reported) }
     });
     assert!(message.unwrap().contains("Kerberos"));
     here.create(&htcjob("next", UNTIL_LET_GO));
@@ -160,11 +162,11 @@ fn a_wrong_password() {
     realm.site.assert_secret(&here, &["Xy8-wrong", "Xy8-right"]);
 }
 
-/// While no KDC answers, a ticket is used until it ends. Then nothing is known, nothing is lost, and it is said; and with
-/// the KDC all comes back.
+/// Without a KDC, a ticket is used until it expires. Then conditions report it, no job is lost, and everything
+/// continues when the KDC is back.
 #[test]
 #[ignore = "another test shows the same promise: make test-long"]
-fn a_kdc_that_is_away_until_the_ticket_ends() {
+fn kdc_outage_beyond_the_ticket_loses_no_job() {
     let realm = Realm::new(Version::Trixie);
     realm.kdc.add_user("robot", "Xy8-right", SHORT).unwrap();
     realm.mount("kinit-secret", &[("username", b"robot"), ("password", b"Xy8-right")]);
@@ -176,7 +178,8 @@ fn a_kdc_that_is_away_until_the_ticket_ends() {
     here.wait_phase("runs", "Running");
     here.wait_phase("doomed", "Running");
     realm.kdc.stop().unwrap();
-    wait_for("the ticket to end", PATIENCE, || bed.log().contains("no credentials of the operator itself")).unwrap();
+    wait_for("the ticket to end", PATIENCE, || bed.log().contains("credentials not usable identity=\"operator\""))
+        .unwrap();
     here.create(&htcjob("waits", UNTIL_LET_GO));
     here.begin_delete("doomed");
     for (name, kind) in [("waits", "Submitted"), ("doomed", "JobsRemoved")] {
@@ -193,9 +196,9 @@ fn a_kdc_that_is_away_until_the_ticket_ends() {
     here.wait_nothing_left(&uid);
 }
 
-/// Whoever names a realm names a KDC that the operator would ask: it asks none that the site did not allow.
+/// A realm names the KDC that the operator would ask: it asks only KDCs of realms that the site allows.
 #[test]
-fn a_realm_of_a_users_choice() {
+fn realm_that_the_site_does_not_allow_is_refused() {
     let realm = Realm::new(Version::Trixie);
     realm.kdc.add_user("robot", "Xy8-right", "10h").unwrap();
     realm.kdc.add_user("alice", "Xy8-open-sesame", "10h").unwrap();
@@ -207,20 +210,20 @@ fn a_realm_of_a_users_choice() {
     here.let_read_secret("mine");
     here.create(&with_secret("job", "mine", UNTIL_LET_GO));
     let message = wait_says(&here, "job", "Submitted", "CredentialsFailed", "EVIL.EXAMPLE, is not allowed");
-    assert!(message.contains("allowed: TEST") && message.contains("--allowed-realms"), "{message}");
+    assert!(message.contains("allowed: TEST") && message.contains("--allow-realm"), "{message}");
     put_secret(&here, "mine", &[("username", b"alice@TEST"), ("password", b"Xy8-open-sesame")]);
     realm.assert_completes(&here, "job", "alice@test");
 }
 
-/// A KDC that gives tickets, and does not answer when one is to be used: what waits for it is its own namespace's.
+/// The KDC issues tickets, and hangs when one is used.
 #[test]
-fn a_kdc_that_stops_answering_holds_up_nobody_else() {
+fn hanging_kdc_delays_only_its_own_namespace() {
     let realm = Realm::new(Version::Trixie);
     realm.kdc.add_user("alice", "Xy8-open-sesame", "10h").unwrap();
     let stalling = StallingKdc::in_front_of(&realm.kdc);
     let bed = &realm.site.bed;
     bed.set_env("KRB5_CONFIG", stalling.config.to_str().unwrap());
-    bed.set_env("HTC_TOOL_LIMIT", "60s");
+    bed.set_env("HTC_TOOL_TIMEOUT", "60s");
     let token = realm.site.token("robot@test", &[]);
     realm.mount("htcondor-idtoken", &[("token", token.as_bytes())]);
     let mut client = fs::OpenOptions::new().append(true).open(bed.condor.config()).unwrap();
@@ -251,8 +254,8 @@ fn a_kdc_that_stops_answering_holds_up_nobody_else() {
         assert!(took < alone + Duration::from_secs(10), "after {took:.1?}, alone after {alone:.1?}");
     }
     let waits = |object: &serde_json::Value| {
-        let told = condition(object, "Submitted").and_then(|told| told["message"].as_str());
-        told.is_some_and(|text| text.contains("condor_ping"))
+        let reported = condition(object, "Submitted").and_then(|condition| condition["message"].as_str());
+        reported.is_some_and(|text| text.contains("condor_ping"))
     };
     evil.wait("job-0", "waits for its KDC", waits);
     assert_eq!(evil.get("job-0")["status"]["attempt"].as_u64().unwrap_or(0), 0, "no submission has begun");

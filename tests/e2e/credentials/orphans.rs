@@ -11,7 +11,7 @@ use bed::gates::Gates;
 use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, ids};
 
 on_versions! {
-    trixie: named_by_check_with_and_without_an_operator, nothing_but_an_orphan_is_removed;
+    trixie: check_names_orphans_with_and_without_an_operator, orphans_command_removes_only_orphans;
 }
 
 /// The ledger's folder, byte by byte.
@@ -21,7 +21,7 @@ fn ledger_files(bed: &Bed) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// `check` finds them by the names that the ledger knows, whether an operator has it or not, and leaves it as it is.
-fn named_by_check_with_and_without_an_operator(version: Version) {
+fn check_names_orphans_with_and_without_an_operator(version: Version) {
     let site = Site::start(version);
     let bed = &site.bed;
     let here = bed.namespace();
@@ -31,8 +31,8 @@ fn named_by_check_with_and_without_an_operator(version: Version) {
     here.create(&with_secret("stays", "mine", UNTIL_LET_GO));
     let left = ids(&here.wait_phase("left", "Running")).remove(0);
     here.wait_phase("stays", "Running");
-    let (well, said) = bed.check();
-    assert!(well && said.contains("ok    orphans: none") && !said.contains("own name"), "{said}");
+    let (well, output) = bed.check();
+    assert!(well && output.contains("ok    orphans: none") && !output.contains("own name"), "{output}");
 
     // It dies with all that it wrote in the log, and somebody takes the finalizer away.
     bed.kill_operator();
@@ -40,19 +40,19 @@ fn named_by_check_with_and_without_an_operator(version: Version) {
     let named = format!("WRONG orphans: 1 jobs in HTCondor belong to no HTCJob: {left};");
     let before = ledger_files(bed);
     assert!(before.keys().any(|path| path.ends_with("htcjobs.db-wal")), "{:?}", before.keys());
-    let (well, said) = bed.check();
-    assert!(!well && said.contains(&named) && said.contains("is writable; ledger "), "{said}");
+    let (well, output) = bed.check();
+    assert!(!well && output.contains(&named) && output.contains("is writable; ledger "), "{output}");
     assert!(ledger_files(bed) == before, "check has changed the ledger");
 
     bed.start_operator();
     wait_for("the orphan to be counted", PATIENCE, || bed.log().contains("orphans=1")).unwrap();
-    let (well, said) = bed.check();
-    assert!(!well && said.contains(&named) && said.contains("is in use by a running operator"), "{said}");
+    let (well, output) = bed.check();
+    assert!(!well && output.contains(&named) && output.contains("is in use by a running operator"), "{output}");
     // Nobody but that user may remove it, and the Secret is there.
-    let (well, said) = bed.orphans(&["--pool", "default", "--remove"]);
+    let (well, output) = bed.orphans(&["--pool", "default", "--remove"]);
     assert!(
-        well && said.contains(&format!("{left}   ")) && said.contains("left   Running   alice@test   yes"),
-        "{said}"
+        well && output.contains(&format!("{left}   ")) && output.contains("left   Running   alice@test   yes"),
+        "{output}"
     );
     here.wait_nothing_left(&uid);
     assert_eq!(here.get("stays")["status"]["phase"], "Running");
@@ -62,18 +62,18 @@ fn named_by_check_with_and_without_an_operator(version: Version) {
     here.force_away("stays");
     // And it does not act for who gives it no credentials any more.
     here.remove("secret", "mine");
-    let (well, said) = bed.orphans(&["--remove"]);
-    assert!(!well && said.contains("alice@test   no") && said.contains("there is no Secret"), "{said}");
+    let (well, output) = bed.orphans(&["--remove"]);
+    assert!(!well && output.contains("alice@test   no") && output.contains("there is no Secret"), "{output}");
     for path in ledger_files(bed).into_keys() {
         std::fs::remove_file(path).unwrap();
     }
-    let (_, said) = bed.check();
-    assert!(said.contains("ok    orphans: none") && said.contains("own jobs were checked: no ledger"), "{said}");
+    let (_, output) = bed.check();
+    assert!(output.contains("ok    orphans: none") && output.contains("own jobs were checked: no ledger"), "{output}");
     let file = bed.data.join("sqlite/htcjobs.db");
     Account::unprivileged().write(&file, "no database ".repeat(1000), 0o644).unwrap();
-    let (well, said) = bed.check();
+    let (well, output) = bed.check();
     let why = format!("only the operator's own jobs were checked: cannot open the ledger {}", file.display());
-    assert!(!well && said.contains("WRONG database: ") && said.contains(&why), "{said}");
+    assert!(!well && output.contains("WRONG database: ") && output.contains(&why), "{output}");
     assert_eq!(ledger_files(bed).len(), 1);
 }
 
@@ -97,9 +97,9 @@ fn waiting(here: &Namespace<'_>, name: &str, secret: Option<&str>) -> (String, S
     (uid, ids(&here.wait(name, "it is idle", |object| object["status"]["idle"] == 1)).remove(0))
 }
 
-/// Neither what somebody writes into jobs, nor what happens while the command is at work, makes it remove a job whose HTCJob is there, or
-/// one in a name that the operator has not submitted in; and nobody keeps others' orphans from being removed.
-fn nothing_but_an_orphan_is_removed(version: Version) {
+/// Forged ads, and changes while the command runs, make it remove no job whose HTCJob exists and none of a user that
+/// the operator has not submitted as. They do not protect orphans of others either.
+fn orphans_command_removes_only_orphans(version: Version) {
     let (site, gates) = (Site::start(version), Gates::new(version));
     let bed = &site.bed;
     let (hers, also_hers, ours) = (bed.namespace(), bed.namespace(), bed.namespace());

@@ -8,11 +8,11 @@ use crate::credentials::site::{Site, put_secret, users, with_secret};
 use bed::{PATIENCE, UNTIL_LET_GO, condition, is_true, of};
 
 on_versions! {
-    trixie: each_namespace_in_its_own_name, a_lost_ledger_finds_jobs_in_all_names;
+    trixie: jobs_run_as_the_user_of_their_secret, jobs_of_all_users_are_found_after_ledger_loss;
 }
 
 /// Two namespaces and three names, through all that is done to jobs: each in its own name and in no other.
-fn each_namespace_in_its_own_name(version: Version) {
+fn jobs_run_as_the_user_of_their_secret(version: Version) {
     let site = Site::start(version);
     let (a, b) = (site.bed.namespace(), site.bed.namespace());
     let tokens = [site.token("alice@test", &[]), site.token("bob@test", &[])];
@@ -84,7 +84,7 @@ fn each_namespace_in_its_own_name(version: Version) {
 
 /// A ledger that is lost knows none of the names. The jobs in them are found all the same, once each, and made-up ones do not
 /// count.
-fn a_lost_ledger_finds_jobs_in_all_names(version: Version) {
+fn jobs_of_all_users_are_found_after_ledger_loss(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     put_secret(&here, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
@@ -113,7 +113,7 @@ fn a_lost_ledger_finds_jobs_in_all_names(version: Version) {
     here.wait_nothing_left(&uids[1]);
     here.wait("runs", "followed again", |object| {
         object["status"]["phase"] == "Running"
-            && condition(object, "Submitted").is_some_and(|told| told["status"] == "True")
+            && condition(object, "Submitted").is_some_and(|condition| condition["status"] == "True")
     });
     let after = site.bed.queue(&of(&uids[0]), &["ClusterId", "ProcId"]);
     assert_eq!(after, before[0], "not submitted again");

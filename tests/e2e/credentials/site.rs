@@ -104,9 +104,9 @@ pub fn with_secret(name: &str, secret: &str, source: &str) -> Value {
 /// Waits until a condition is False for this reason, with these words in its message; the message.
 pub fn wait_says(here: &Namespace<'_>, name: &str, kind: &str, reason: &str, words: &str) -> String {
     let says = |object: &Value| {
-        condition(object, kind).is_some_and(|told| {
-            let has_words = told["message"].as_str().is_some_and(|message| message.contains(words));
-            told["status"] == "False" && told["reason"] == reason && has_words
+        condition(object, kind).is_some_and(|condition| {
+            let has_words = condition["message"].as_str().is_some_and(|message| message.contains(words));
+            condition["status"] == "False" && condition["reason"] == reason && has_words
         })
     };
     let object = here.wait(name, &format!("{kind} False {reason}: {words}"), says);

@@ -6,8 +6,8 @@ use crate::credentials::site::{Site, put_secret, users, wait_says, with_secret};
 use bed::{Namespace, PATIENCE, UNTIL_LET_GO, condition, htcjob, is_true};
 
 on_versions! {
-    trixie: a_secret_that_goes_before_its_htcjob, a_secret_without_its_label_is_as_good_as_missing;
-    long: what_is_wrong_with_a_secret_is_said, one_that_cannot_be_read_any_more;
+    trixie: htcjob_waits_for_its_deleted_secret_to_remove_its_jobs, secret_without_its_label_is_not_used;
+    long: invalid_secret_is_reported_with_its_fault, undecodable_htcjob_with_unknown_secret_waits_for_its_jobs;
 }
 
 fn assert_waits(here: &Namespace<'_>, name: &str) {
@@ -16,7 +16,7 @@ fn assert_waits(here: &Namespace<'_>, name: &str) {
     assert_eq!(object["status"]["attempt"].as_u64().unwrap_or(0), 0, "nothing was submitted: {object:#}");
 }
 
-fn what_is_wrong_with_a_secret_is_said(version: Version) {
+fn invalid_secret_is_reported_with_its_fault(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let good = site.token("alice@test", &[]);
@@ -76,7 +76,7 @@ fn what_is_wrong_with_a_secret_is_said(version: Version) {
     }
 }
 
-fn a_secret_that_goes_before_its_htcjob(version: Version) {
+fn htcjob_waits_for_its_deleted_secret_to_remove_its_jobs(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let token = site.token("alice@test", &[]);
@@ -97,7 +97,7 @@ fn a_secret_that_goes_before_its_htcjob(version: Version) {
         wait_says(&here, name, "JobsRemoved", "CredentialsFailed", "there is no Secret");
         let object = here.get(name);
         assert_eq!(object["status"]["phase"], "Terminating");
-        assert!(condition(&object, "JobsRemoved").is_some_and(|told| told["status"] == "False"));
+        assert!(condition(&object, "JobsRemoved").is_some_and(|condition| condition["status"] == "False"));
         assert_eq!(users(&site.bed, uid), ["alice@test"], "its job is left alone");
     }
     here.annotate("abandoned", "htc.cern.ch/abandon");
@@ -109,7 +109,7 @@ fn a_secret_that_goes_before_its_htcjob(version: Version) {
 }
 
 /// That a Role lets the operator read it, for something else perhaps, lets no HTCJob use it.
-fn a_secret_without_its_label_is_as_good_as_missing(version: Version) {
+fn secret_without_its_label_is_not_used(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     put_secret(&here, "mine", &[("token", site.token("alice@test", &[]).as_bytes())]);
@@ -121,8 +121,8 @@ fn a_secret_without_its_label_is_as_good_as_missing(version: Version) {
         format!("`kubectl --namespace {} label --overwrite secret mine htc.cern.ch/use=credentials`", here.name);
     wait_says(&here, "waits", "Submitted", "CredentialsFailed", &command);
     assert_waits(&here, "waits");
-    let (_, said) = site.bed.check();
-    assert!(said.contains(command.trim_matches('`')), "{said}");
+    let (_, output) = site.bed.check();
+    assert!(output.contains(command.trim_matches('`')), "{output}");
     label("htc.cern.ch/use=items");
     site.wait_forgotten(&here.name, "mine");
     assert_waits(&here, "waits");
@@ -141,7 +141,7 @@ fn a_secret_without_its_label_is_as_good_as_missing(version: Version) {
 }
 
 /// An HTCJob that was stored under other rules no longer says which Secret is its own: its jobs are not overlooked for that.
-fn one_that_cannot_be_read_any_more(version: Version) {
+fn undecodable_htcjob_with_unknown_secret_waits_for_its_jobs(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let token = site.token("alice@test", &[]);

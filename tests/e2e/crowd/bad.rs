@@ -1,4 +1,4 @@
-//! Ten ways to be bad, and how each is told.
+//! Ten kinds of bad HTCJobs, and the condition that reports each.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -151,7 +151,7 @@ impl Bad {
         let status = &object["status"];
         let number = |name: &str| status[name].as_i64().unwrap_or(0);
         let [kind, wanted, reason] = self.told;
-        let told = condition(object, kind).is_some_and(|condition| {
+        let reported = condition(object, kind).is_some_and(|condition| {
             let message = condition["message"].as_str().unwrap_or_default();
             condition["status"] == wanted
                 && condition["reason"] == reason
@@ -163,7 +163,7 @@ impl Bad {
             .map_or(0, |jobs| jobs.iter().filter(|job| job.accepted).count());
         // Held while it runs it has been running.
         let phase = status["phase"] == self.phase || (self.held == 1 && status["phase"] == "Running");
-        let right = told
+        let right = reported
             && phase
             && counts(object) == self.counts
             && [number("idle"), number("held")] == [self.idle, self.held]

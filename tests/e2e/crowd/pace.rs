@@ -1,4 +1,4 @@
-//! What the machine can do meanwhile: how long a piece of work takes that is always the same, beside all that runs.
+//! Speed of the machine beside the tests: the duration of a fixed piece of work.
 
 use std::fmt;
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! Deleted in each phase; what is not of the object is left alone.
+//! Deletion in each phase; other jobs are left alone.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,7 +17,7 @@ use bed::{Bed, PATIENCE, condition, htcjob};
 #[case::sid(Version::Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Version::Trixie)]
-fn before_submission(#[case] version: Version) {
+fn htcjob_deleted_before_submission_submits_nothing(#[case] version: Version) {
     let here = Bed::shared(version).namespace();
     let mut suspended = jobs("suspended", 2, FOREVER);
     suspended["spec"]["suspend"] = true.into();
@@ -44,7 +44,7 @@ fn before_submission(#[case] version: Version) {
 #[case::many_sid(Version::Sid, 200)]
 #[ignore = "another test shows the same promise: make test-long"]
 #[case::many_trixie(Version::Trixie, 200)]
-fn while_staging(#[case] version: Version, #[case] count: u32) {
+fn jobs_deleted_while_staging_are_removed(#[case] version: Version, #[case] count: u32) {
     let here = Bed::shared(version).namespace();
     let mut hit = false;
     // Only afterwards can be seen whether a round has met it.
@@ -70,7 +70,7 @@ fn while_staging(#[case] version: Version, #[case] count: u32) {
 #[case::trixie(Version::Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Version::Sid)]
-fn idle(#[case] version: Version) {
+fn idle_jobs_are_removed_on_deletion(#[case] version: Version) {
     let here = Bed::shared(version).namespace();
     let mut object = jobs("idle", 3, FOREVER);
     object["spec"]["htcopts"] = "requirements = false".into();
@@ -84,7 +84,7 @@ fn idle(#[case] version: Version) {
 #[case::sid(Version::Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Version::Trixie)]
-fn running(#[case] version: Version) {
+fn running_jobs_are_removed_on_deletion(#[case] version: Version) {
     let here = Bed::shared(version).namespace();
     let (uid, ids) = create_and_wait(&here, &jobs("running", 3, FOREVER), "running");
     delete(&here, "running", &uid);
@@ -92,10 +92,10 @@ fn running(#[case] version: Version) {
     let reasons = here.wait_event("running", "JobsRemoved");
     assert!(reasons.iter().any(|reason| reason == "Terminating"), "{reasons:?}");
     for reason in ["Terminating", "JobsRemoved"] {
-        let told = messages(&here, "running", reason);
-        assert_eq!(told.len(), 1, "{told:?}");
+        let reported = messages(&here, "running", reason);
+        assert_eq!(reported.len(), 1, "{reported:?}");
         let cluster = ids.first().unwrap().split('.').next().unwrap();
-        assert!(told[0].contains(&format!("{cluster}.")), "{told:?} does not name {ids:?}");
+        assert!(reported[0].contains(&format!("{cluster}.")), "{reported:?} does not name {ids:?}");
     }
 }
 
@@ -103,7 +103,7 @@ fn running(#[case] version: Version) {
 #[case::trixie(Version::Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Version::Sid)]
-fn held_by_hand(#[case] version: Version) {
+fn held_jobs_are_removed_on_deletion(#[case] version: Version) {
     let here = Bed::shared(version).namespace();
     let (uid, ids) = create_and_wait(&here, &jobs("held", 2, FOREVER), "running");
     here.bed.condor.ok("condor_hold", &["-constraint", &of(&uid)]).unwrap();
@@ -112,13 +112,13 @@ fn held_by_hand(#[case] version: Version) {
     assert_removed(here.bed, &uid, &ids);
 }
 
-/// Jobs that have ended and left the queue keep their end; those that still lie there, since their output cannot be
+/// Jobs that have left the queue keep their end. Completed jobs still in the queue, because their output cannot be
 /// fetched, are removed.
 #[rstest]
 #[case::sid(Version::Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Version::Trixie)]
-fn completed(#[case] version: Version) {
+fn completed_jobs_keep_their_end_on_deletion(#[case] version: Version) {
     let here = Bed::shared(version).namespace();
     let uid = here.create(&jobs("completed", 2, "exit $HTCPROCID"));
     here.wait_ended("completed");
@@ -146,20 +146,20 @@ fn completed(#[case] version: Version) {
 #[case::sid(Version::Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Version::Trixie)]
-fn removal_that_takes_time(#[case] version: Version) {
+fn finalizer_stays_until_slow_removal_ends(#[case] version: Version) {
     let bed = bed_where_jobs_have(version, 100);
     bed.start_operator();
     let here = bed.namespace();
     let (uid, ids) = create_and_wait(&here, &jobs("stubborn", 2, STUBBORN), "running");
     ask_to_delete(&here, "stubborn");
     let waiting = here.wait("stubborn", "what its deletion waits for", |object| {
-        condition(object, "JobsRemoved").is_some_and(|told| told["reason"] == "JobsPresent")
+        condition(object, "JobsRemoved").is_some_and(|condition| condition["reason"] == "JobsPresent")
     });
     assert_eq!(waiting["status"]["phase"], "Terminating");
     assert!(!waiting["metadata"]["finalizers"].is_null());
-    let told = condition(&waiting, "JobsRemoved").unwrap();
-    assert_eq!(told["status"], "False", "{waiting:#}");
-    let message = told["message"].as_str().unwrap();
+    let reported = condition(&waiting, "JobsRemoved").unwrap();
+    assert_eq!(reported["status"], "False", "{waiting:#}");
+    let message = reported["message"].as_str().unwrap();
     assert!(ids.iter().any(|id| message.contains(id)), "{message} does not name {ids:?}");
     bed.open_gate(&uid);
     let seen = watch_it_go(&here, "stubborn", &uid);
@@ -183,7 +183,7 @@ fn submit_by_hand(client: &testbed::Client, lines: &str) -> String {
 #[case::trixie(Version::Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Version::Sid)]
-fn others_are_left_alone(#[case] version: Version) {
+fn jobs_of_others_and_forged_ads_are_left_alone(#[case] version: Version) {
     let here = Bed::shared(version).namespace();
     let bed = here.bed;
     let (uid, ids) = create_and_wait(&here, &jobs("mine", 1, FOREVER), "running");

@@ -13,12 +13,12 @@ use bed::dice::Dice;
 use bed::gates::Gates;
 use bed::{Bed, LONG_SUBMISSIONS, PATIENCE, condition, htcjob};
 
-/// Two objects whose jobs share a cluster, and objects that are deleted while nobody looks.
+/// Two HTCJobs whose jobs share a cluster, and HTCJobs that were never submitted.
 #[rstest]
 #[case::sid(Version::Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Version::Trixie)]
-fn while_the_operator_is_away(#[case] version: Version) {
+fn htcjobs_deleted_while_the_operator_is_down_are_cleaned_up(#[case] version: Version) {
     let bed = own_bed(version);
     let here = bed.namespace();
     let never = here.create(&htcjob("never", FOREVER));
@@ -74,7 +74,7 @@ fn while_the_operator_is_away(#[case] version: Version) {
 #[case::trixie(Version::Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Version::Sid)]
-fn while_the_schedd_is_down(#[case] version: Version) {
+fn deletion_waits_while_the_schedd_is_down(#[case] version: Version) {
     let bed = own_bed(version);
     bed.start_operator();
     let here = bed.namespace();
@@ -100,7 +100,7 @@ fn while_the_schedd_is_down(#[case] version: Version) {
     let tried = || {
         bed.log()
             .lines()
-            .filter(|line| line.contains("kind=\"Remove\"") && line.contains("an HTCondor tool failed"))
+            .filter(|line| line.contains("kind=\"Remove\"") && line.contains("HTCondor tool failed"))
             .count()
     };
     let before = tried();
@@ -111,21 +111,21 @@ fn while_the_schedd_is_down(#[case] version: Version) {
     here.annotate("given-up", "htc.cern.ch/abandon");
     here.wait_gone("given-up");
     here.wait_event("given-up", "JobsRemoved");
-    let told = messages(&here, "given-up", "JobsRemoved");
+    let reported = messages(&here, "given-up", "JobsRemoved");
     let cluster = orphans.first().unwrap().split('.').next().unwrap();
     let left = format!(
         "abandoned by annotation; these jobs may be left in HTCondor: {cluster}.0-1. The operator's log lists all; \
          the constraint HTCJobUID == \"{given_up}\" finds them"
     );
-    assert_eq!(told, [left]);
+    assert_eq!(reported, [left]);
 
     bed.pool.tool("condor_on", &["-schedd"]).unwrap();
     watch_it_go(&here, "waits", &waits);
     assert_removed(&bed, &waits, &ids);
-    let (well, said) = bed.check();
+    let (well, output) = bed.check();
     assert!(
-        !well && said.contains(&format!("WRONG orphans: 2 jobs in HTCondor belong to no HTCJob: {cluster}.0-1;")),
-        "{said}"
+        !well && output.contains(&format!("WRONG orphans: 2 jobs in HTCondor belong to no HTCJob: {cluster}.0-1;")),
+        "{output}"
     );
     assert_eq!(queued(&bed, &given_up).map(BTreeSet::from_iter), Some(orphans), "only a person removes orphans");
 }
@@ -135,7 +135,7 @@ fn while_the_schedd_is_down(#[case] version: Version) {
 #[case::sid(Version::Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Version::Trixie)]
-fn what_cannot_be_read_any_more(#[case] version: Version) {
+fn undecodable_htcjob_can_be_deleted(#[case] version: Version) {
     let bed = own_bed(version);
     bed.start_operator();
     let here = bed.namespace();
@@ -148,7 +148,7 @@ fn what_cannot_be_read_any_more(#[case] version: Version) {
     let mut new = htcjob("new", FOREVER);
     new["spec"]["suspend"] = "yes".into();
     let new = here.create(&new);
-    bed.kube.apply_crd(&htc_operator::api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
+    bed.kube.apply_crd(&htc_api::crd_yaml().unwrap(), "htcjobs.htc.cern.ch").unwrap();
     let three = r#"{"spec": {"queue": "three"}}"#;
     let still_loose = || here.try_kubectl(&["patch", "htcjob", "new", "--type=merge", "-p", three]);
     wait_for("the old rules", PATIENCE, || still_loose().is_err()).unwrap();
@@ -167,14 +167,14 @@ fn what_cannot_be_read_any_more(#[case] version: Version) {
     assert_nothing_left(&bed);
 }
 
-/// Whenever the operator is killed, the next one finishes.
+/// Kills the operator at random moments of a deletion; the next operator finishes it.
 #[rstest]
 #[case::trixie(Version::Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Version::Sid)]
-fn the_operator_is_killed_meanwhile(#[case] version: Version) {
+fn deletion_continues_after_operator_kills(#[case] version: Version) {
     const ROUNDS: usize = 5;
-    let mut dice = Dice::new("the_operator_is_killed_meanwhile");
+    let mut dice = Dice::new("deletion_continues_after_operator_kills");
     let bed = own_bed(version);
     bed.start_operator();
     let here = bed.namespace();
@@ -199,7 +199,7 @@ fn the_operator_is_killed_meanwhile(#[case] version: Version) {
 
 /// Very many jobs are removed part by part, so that the schedd has time for others in between.
 #[rstest]
-fn very_many_jobs_are_removed_in_parts(#[values(Version::Trixie, Version::Sid)] version: Version) {
+fn many_jobs_are_removed_held_and_released_in_parts(#[values(Version::Trixie, Version::Sid)] version: Version) {
     let gates = Gates::new(version);
     let bin = gates.argument();
     let bed = Bed::new(version, &PoolOptions::default(), &[LONG_SUBMISSIONS, &["--batch-jobs=4", &bin]].concat());
@@ -228,7 +228,7 @@ fn very_many_jobs_are_removed_in_parts(#[values(Version::Trixie, Version::Sid)] 
 #[case::sid(Version::Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Version::Trixie)]
-fn at_the_worst_moment(#[case] version: Version) {
+fn deletion_waits_for_condor_submit_and_for_proof_of_absence(#[case] version: Version) {
     let gates = Gates::new(version);
     let bed = Bed::new(version, &PoolOptions::default(), &[LONG_SUBMISSIONS, &[&gates.argument()]].concat());
     bed.start_operator();

@@ -117,8 +117,8 @@ pub fn messages(here: &Namespace<'_>, name: &str, reason: &str) -> Vec<String> {
 pub fn assert_nothing_left(bed: &Bed) {
     let _promise = Promise;
     assert_eq!(bed.queue("true", &["GlobalJobId"]), Vec::<Vec<String>>::new());
-    let (well, said) = bed.check();
-    assert!(well && said.contains("ok    orphans: none"), "{said}");
+    let (well, output) = bed.check();
+    assert!(well && output.contains("ok    orphans: none"), "{output}");
 }
 
 pub fn own_bed(version: Version) -> Bed {

@@ -16,7 +16,7 @@ fn instructions(dockerfile: &str, name: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn the_workspace_is_whole_where_the_image_is_built() {
+fn image_build_has_the_whole_workspace() {
     let dockerfile = read("Dockerfile");
     let folder = tempfile::tempdir().unwrap();
     let build = folder.path().join("build");
@@ -54,11 +54,11 @@ fn the_workspace_is_whole_where_the_image_is_built() {
     let operator = metadata["packages"].as_array().unwrap().iter().find(|package| package["name"] == "htc-operator");
     let targets = operator.unwrap()["targets"].to_string();
     assert!(targets.contains(r#"["bin"]"#) && targets.contains("src/main.rs"), "{targets}");
-    assert!(build.join("src/condor/payload/job.sh").is_file());
+    assert!(build.join("crates/submit/src/payload/job.sh").is_file());
 }
 
 #[test]
-fn the_image_and_the_deployment_agree() {
+fn image_and_deployment_agree() {
     let dockerfile = read("Dockerfile");
     let toolchain = read("rust-toolchain.toml");
     let version = toolchain.split('"').nth(1).unwrap();

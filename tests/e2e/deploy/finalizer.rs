@@ -65,7 +65,7 @@ fn writers(here: &Namespace<'_>, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn with_the_policy_an_htcjob_has_its_finalizer_at_once_and_one_write_falls_away() {
+fn admission_policy_attaches_the_finalizer_and_saves_one_write() {
     let bed = Bed::shared(Version::Trixie);
     let (with, without) = (bed.namespace(), bed.namespace());
     install(&with, "htc-operator");
@@ -100,7 +100,7 @@ fn with_the_policy_an_htcjob_has_its_finalizer_at_once_and_one_write_falls_away(
 }
 
 #[test]
-fn an_overlay_may_have_the_component() {
+fn overlay_may_include_the_finalizer_component() {
     let folder = tempfile::tempdir().unwrap();
     for part in ["deploy", "crd"] {
         let mut copy = Command::new("cp");
@@ -123,7 +123,7 @@ fn an_overlay_may_have_the_component() {
 }
 
 #[test]
-fn without_a_lease_and_for_marked_objects_the_policy_does_nothing() {
+fn admission_policy_ignores_marked_objects_and_a_missing_lease() {
     let bed = Bed::shared(Version::Trixie);
     let (here, stranger) = (bed.namespace(), bed.namespace());
     // Before the policy is there.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use testbed::{IMAGE_ACCOUNT, KubeOptions, Owned, PoolOptions, Port, Scratch, Spec, Version, wait_for};
 
-use crate::deploy::life::token;
 use crate::deploy::manifests::{config_map, container, each, path, render};
+use crate::deploy::rbac::token;
 use bed::{Bed, PATIENCE, htcjob, is_true, kubeconfig_with};
 
 /// A folder for the image's account.
@@ -74,7 +74,7 @@ fn condor_config(bed: &Bed, template: &str) -> String {
 }
 
 #[test]
-fn the_operator_runs_in_its_image() {
+fn operator_runs_in_its_image() {
     let bed = Bed::with_kube(Version::Trixie, &KubeOptions::default(), &PoolOptions::default(), &[]);
     bed.kube.kubectl_ok(&["apply", "-k", path("deploy/overlays/local").to_str().unwrap()]).unwrap();
     let objects = render("overlays/local");
@@ -117,10 +117,10 @@ fn the_operator_runs_in_its_image() {
         ("HTC_IMAGES", centos),
         ("HTC_CALLBACK_URL", url),
         ("HTC_CALLBACK_LISTEN", format!("127.0.0.1:{}", callbacks.number)),
-        ("HTC_HTTP_LISTEN", format!("127.0.0.1:{}", monitor.number)),
-        ("HTC_TRACKER_INTERVAL", "2s".to_owned()),
-        ("HTC_TOOL_LIMIT", "5s".to_owned()),
-        ("HTC_KEEP_FREE", "0".to_owned()),
+        ("HTC_METRICS_BIND_ADDRESS", format!("127.0.0.1:{}", monitor.number)),
+        ("HTC_POLL_INTERVAL", "2s".to_owned()),
+        ("HTC_TOOL_TIMEOUT", "5s".to_owned()),
+        ("HTC_MIN_FREE_SPACE", "0".to_owned()),
     ];
     let deployed = each(&container(&objects)["env"])
         .filter_map(|variable| Some((variable["name"].as_str()?, variable["value"].as_str()?.to_owned())))
@@ -134,7 +134,7 @@ fn the_operator_runs_in_its_image() {
 
     let leads = || {
         operator.must_run().map_err(|error| error.to_string())?;
-        operator.log_text().contains("this operator leads").then_some(()).ok_or_else(|| operator.log_text())
+        operator.log_text().contains("lease acquired").then_some(()).ok_or_else(|| operator.log_text())
     };
     wait_for("the operator in its image to lead", PATIENCE, leads).unwrap();
     let ns = bed.namespace();
@@ -171,9 +171,9 @@ fn the_operator_runs_in_its_image() {
     assert!(ended.success(), "{ended}\n{}", operator.log_text());
 }
 
-/// The programs that the operator calls, in the image's own search path, and none of them needs what is not there.
+/// Each program is in the image's own search path, and no library of it is missing.
 #[test]
-fn the_image_has_the_programs() {
+fn image_has_all_programs_of_the_operator() {
     let assets = testbed::Assets::locate().unwrap();
     let folders = Folders::new();
     let script = "id -un; touch /x /data/x /etc/x 2>/dev/null && exit 1; \
@@ -187,6 +187,9 @@ fn the_image_has_the_programs() {
     let spec = folders.contained("programs.log").args(root).args(["--setenv", "PATH", "/usr/bin:/usr/sbin"]);
     let shell = Owned::spawn(&spec.args(["--", "sh", "-c", script])).unwrap();
     let status = shell.wait(PATIENCE).unwrap();
-    let said = shell.log_text();
-    assert!(status.success() && said.starts_with("htc-operator\n") && said.contains("$CondorVersion: "), "{said}");
+    let output = shell.log_text();
+    assert!(
+        status.success() && output.starts_with("htc-operator\n") && output.contains("$CondorVersion: "),
+        "{output}"
+    );
 }

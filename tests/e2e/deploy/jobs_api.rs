@@ -6,9 +6,9 @@ use std::panic::AssertUnwindSafe;
 use serde_json::{Value, json};
 use testbed::{KubeOptions, Version, wait_for};
 
-use crate::deploy::life::token_of;
 use crate::deploy::manifests::{each, find, list, path, render, render_with};
 use crate::deploy::overlays::dry_run;
+use crate::deploy::rbac::token_of;
 use crate::deploy::rights::{self, Right};
 use bed::api::OWN_SECRETS;
 use bed::front::{API_SERVICE, available};
@@ -20,7 +20,7 @@ const FRONT: &str = "system:serviceaccount:htc-operator:htc-operator-jobs-api";
 const AUTHORITY: &str = "htc-operator-jobs-api-authority";
 
 #[test]
-fn the_jobs_api_needs_all_its_rights_and_no_others() {
+fn jobs_api_needs_exactly_its_rights() {
     let audit = KubeOptions { audit: true, ..KubeOptions::default() };
     let arguments = [LONG_SUBMISSIONS, &["--jobs-api-certificate-life=60s"]].concat();
     let bed = Bed::with_jobs_api_alone(Version::Sid, &audit, &arguments);
@@ -82,7 +82,7 @@ fn story(here: &Namespace<'_>, known: &mut [Value]) {
     // The front waits for the right to read whom it may let in, which it says, and is ready before the API is known.
     wait_for("the front to have a certificate", PATIENCE, || {
         let log = front.log();
-        if log.contains("the front has a new certificate") { Ok(()) } else { Err(format!("{log}\n{}", bed.log())) }
+        if log.contains("serving certificate loaded") { Ok(()) } else { Err(format!("{log}\n{}", bed.log())) }
     })
     .unwrap();
     let (ready, why) = front.readiness().unwrap();
@@ -113,8 +113,8 @@ fn view_and_edit(here: &Namespace<'_>) {
     // Roles are aggregated a moment after they are made.
     viewer.comes_to_see(&["get", "htcjobs"]);
     wait_for("the right to make HTCJobs", PATIENCE, || {
-        let said = editor.kubectl(&["auth", "can-i", "create", "htcjobs"]).stdout;
-        if said.trim() == "yes" { Ok(()) } else { Err(said) }
+        let output = editor.kubectl(&["auth", "can-i", "create", "htcjobs"]).stdout;
+        if output.trim() == "yes" { Ok(()) } else { Err(output) }
     })
     .unwrap();
     let file = here.bed.scratch().path().join("fit.json");
@@ -178,14 +178,14 @@ fn only_who_edits_acts(here: &Namespace<'_>) {
         assert!(code == 2 && error.contains("forbidden"), "{error}");
     }
     let does = |arguments: &[&str], expected: &str| {
-        let (code, told, error) = editor.htc(arguments);
-        assert_eq!((code, told.as_str()), (0, expected), "{error}");
+        let (code, stdout, error) = editor.htc(arguments);
+        assert_eq!((code, stdout.as_str()), (0, expected), "{error}");
     };
-    does(&["hold", "two/0"], "htcproc/two-0 will be held\n");
+    does(&["hold", "two/0"], "htcproc.procs.htc.cern.ch/two-0 hold requested\n");
     here.wait("two", "one job is held", |object| object["status"]["held"] == 1);
-    does(&["release", "two/0"], "htcproc/two-0 will be released\n");
+    does(&["release", "two/0"], "htcproc.procs.htc.cern.ch/two-0 release requested\n");
     here.wait_running("two", 2);
-    does(&["remove", "two/1"], "htcproc/two-1 will be removed\n");
+    does(&["remove", "two/1"], "htcproc.procs.htc.cern.ch/two-1 remove requested\n");
     here.let_go("two");
     let ended = here.wait_ended("two");
     assert_eq!(ended["status"]["failedIndexes"], "1", "{ended:#}");
@@ -247,8 +247,8 @@ fn only_its_own(bed: &Bed) {
         (FRONT, ["create", "tokenreviews.authentication.k8s.io"]),
     ] {
         let whole = [&["-n", "htc-operator", "auth", "can-i"], &arguments[..], &["--as", account]].concat();
-        let said = bed.kube.kubectl_any(&whole).unwrap().stdout;
-        assert_eq!(said.trim(), "no", "{account}: {arguments:?}");
+        let output = bed.kube.kubectl_any(&whole).unwrap().stdout;
+        assert_eq!(output.trim(), "no", "{account}: {arguments:?}");
     }
 }
 
@@ -295,7 +295,7 @@ fn selected(objects: &[Value], labels_wanted: &Value) -> Vec<String> {
 }
 
 #[test]
-fn the_front_is_not_taken_for_the_operator_nor_the_operator_for_the_front() {
+fn selectors_separate_front_and_operator_pods() {
     const LEADER: &str = "htc-operator";
     const FRONT: &str = "htc-operator-jobs-api";
     for overlay in ["overlays/local", "overlays/cern"] {
@@ -361,7 +361,7 @@ fn may_enter(objects: &[Value], deployment: &str, port: u64) -> Vec<Option<Value
 }
 
 #[test]
-fn network_policies_let_the_front_reach_the_leader_and_the_api_server_the_front() {
+fn network_policies_admit_front_to_leader_and_api_server_to_front() {
     let objects = render_with("overlays/local", COMPONENT);
     let front = find(&objects, "NetworkPolicy", "htc-operator-jobs-api");
     let target = &find(&objects, "Service", "htc-operator-jobs-api-leader")["spec"]["ports"][0];
@@ -393,7 +393,7 @@ fn network_policies_let_the_front_reach_the_leader_and_the_api_server_the_front(
 
 /// The namespace enforces the Pod Security Standard `restricted`.
 #[test]
-fn the_fronts_pods_are_restricted() {
+fn front_pods_meet_the_restricted_standard() {
     bed::turns::take(bed::Weight::Light);
     let kube = testbed::Kube::start(&testbed::Assets::locate().unwrap()).unwrap();
     let objects = render_with("overlays/local", COMPONENT);

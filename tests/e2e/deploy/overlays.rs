@@ -1,4 +1,4 @@
-//! The overlays, rendered and shown to a real API server.
+//! The overlays, rendered and applied to a real API server.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testbed::{Assets, Kube, tool, wait_for};
 
-use crate::deploy::manifests::{config_map, container, each, find, list, path, read, render};
+use crate::deploy::manifests::{config_map, container, each, find, list, path, read, render, render_with};
 
 const KUBECTL: Duration = Duration::from_secs(60);
 
@@ -29,7 +29,7 @@ fn pod(objects: &[Value]) -> Value {
 }
 
 #[test]
-fn the_api_server_takes_the_overlays() {
+fn api_server_accepts_the_overlays() {
     let assets = Assets::locate().unwrap();
     bed::turns::take(bed::Weight::Light);
     let kube = Kube::start(&assets).unwrap();
@@ -47,6 +47,9 @@ fn the_api_server_takes_the_overlays() {
     let monitor = find(&cern, "ServiceMonitor", "htc-operator").clone();
     cern.retain(|object| object != &monitor);
     assert_eq!(dry_run(&kube, &cern).as_deref(), Ok(""));
+    let adopts = find(&render("overlays/cern-adopt"), "Job", "htc-operator-adopt").clone();
+    assert_eq!(dry_run(&kube, std::slice::from_ref(&adopts)).as_deref(), Ok(""));
+    assert_eq!(adopts["spec"]["template"]["spec"]["containers"][0]["args"], json!(["adopt"]));
     assert_eq!(dry_run(&kube, &[ingress("local")]).as_deref(), Ok(""));
     for folder in ["namespace-credentials", "namespace-items", "namespace-kubernetes-backend", "namespace-pools"] {
         let mut rights = render(folder);
@@ -70,7 +73,7 @@ fn the_api_server_takes_the_overlays() {
 }
 
 #[test]
-fn what_the_objects_of_an_overlay_name_is_there() {
+fn overlay_objects_refer_to_existing_objects() {
     for overlay in ["overlays/local", "overlays/cern"] {
         let objects = render(overlay);
         let namespaced = |object: &&Value| {
@@ -113,9 +116,9 @@ fn what_the_objects_of_an_overlay_name_is_there() {
     }
 }
 
-/// What users' jobs bring fills neither the ledger's volume nor that of the jobs' files.
+/// Output of users' jobs fills neither the ledger's volume nor that of the jobs' files.
 #[test]
-fn output_has_a_volume_of_its_own() {
+fn output_has_its_own_volume() {
     let objects = render("overlays/local");
     let container = container(&objects);
     let folder = |variable: &str| {
@@ -142,7 +145,7 @@ fn output_has_a_volume_of_its_own() {
 }
 
 #[test]
-fn the_overlays_differ_as_they_should() {
+fn overlays_differ_in_storage_ingress_and_monitor() {
     let (local, cern) = (render("overlays/local"), render("overlays/cern"));
     let claim = find(&local, "PersistentVolumeClaim", "htc-operator-data");
     assert!(claim["spec"]["storageClassName"].is_null(), "the cluster's default class: {claim}");
@@ -168,7 +171,7 @@ fn ingress(overlay: &str) -> Value {
 
 /// Tokens of jobs go through it, and other hosts of the cluster are not its business.
 #[test]
-fn an_ingress_has_a_host_and_tls() {
+fn ingress_has_host_and_tls() {
     for overlay in ["local", "cern"] {
         let ingress = ingress(overlay);
         let rules: Vec<&Value> = each(&ingress["spec"]["rules"]).collect();
@@ -180,9 +183,29 @@ fn an_ingress_has_a_host_and_tls() {
     }
 }
 
-/// The kind belongs to all operators of a cluster: who removes one of them removes none of the HTCJobs.
+/// Pods of the operator and of the jobs API keep what the Pod Security Standard `restricted` demands.
 #[test]
-fn removing_an_operator_leaves_the_kind_and_all_htcjobs() {
+fn openshift_component_leaves_no_fixed_user_ids() {
+    let components = "../../components/jobs-api\n  - ../../components/openshift";
+    for overlay in ["overlays/local", "overlays/cern"] {
+        let objects = render_with(overlay, components);
+        for name in ["htc-operator", "htc-operator-jobs-api"] {
+            let pod = &find(&objects, "Deployment", name)["spec"]["template"]["spec"];
+            let contexts = each(&pod["containers"]).chain(each(&pod["initContainers"])).chain([pod]);
+            for context in contexts.map(|part| &part["securityContext"]) {
+                for id in ["runAsUser", "runAsGroup", "fsGroup"] {
+                    assert!(context[id].is_null(), "{overlay}: {name} has {id}: {context}");
+                }
+            }
+            assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{overlay}: {name}");
+            assert!(pod["securityContext"]["seccompProfile"].is_object(), "{overlay}: {name}");
+        }
+    }
+}
+
+/// The CRD belongs to all operators of a cluster.
+#[test]
+fn removing_an_operator_keeps_the_crd_and_all_htcjobs() {
     let kube = Kube::start(&Assets::locate().unwrap()).unwrap();
     let [kind, overlay] = ["deploy/crd", "deploy/overlays/local"].map(|folder| path(folder).display().to_string());
     kube.kubectl_ok(&["apply", "-k", &kind]).unwrap();
@@ -202,7 +225,7 @@ fn removing_an_operator_leaves_the_kind_and_all_htcjobs() {
 }
 
 #[test]
-fn every_setting_in_the_overlays_is_one() {
+fn overlay_settings_are_known_to_the_operator() {
     let mut help = Command::new(bed::program());
     help.env_clear().args(["run", "--help"]);
     let help = tool::run_ok("asking for the settings", &mut help, "", KUBECTL).unwrap();
@@ -228,7 +251,7 @@ fn every_setting_in_the_overlays_is_one() {
 
 /// The page's commands that need pods are run by `make cluster`, which runs all of them; the others here.
 #[test]
-fn the_commands_of_the_installation_page() {
+fn installation_page_commands_work() {
     const NEED_PODS: &[&str] = &["rollout", "exec", "wait", "describe"];
     bed::turns::take(bed::Weight::Light);
     let kube = Kube::start(&Assets::locate().unwrap()).unwrap();

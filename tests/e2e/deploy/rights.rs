@@ -1,4 +1,4 @@
-//! What roles allow, and what was asked for under them.
+//! Rights that roles grant, and rights that an account has used.
 
 use std::fmt;
 use std::path::Path;

@@ -9,7 +9,7 @@ use testbed::wait_for;
 use bed::{Bed, PATIENCE, beside};
 
 /// Does `work` while the bed's operator, which runs, is started and stopped as the Deployment says.
-pub fn run_as_told<T>(bed: &Bed, work: impl FnOnce() -> T) -> T {
+pub fn run_as_deployed<T>(bed: &Bed, work: impl FnOnce() -> T) -> T {
     bed.kube.apply_stdin(&deployment().to_string()).unwrap();
     let keep = |runs: &mut bool| {
         *runs = obey(bed, *runs);
@@ -32,8 +32,8 @@ fn deployment() -> Value {
 }
 
 fn obey(bed: &Bed, runs: bool) -> bool {
-    let told = bed.object("/apis/apps/v1/namespaces/htc-operator/deployments", "htc-operator").unwrap();
-    let wanted = told["spec"]["replicas"].as_u64().unwrap_or(1);
+    let reported = bed.object("/apis/apps/v1/namespaces/htc-operator/deployments", "htc-operator").unwrap();
+    let wanted = reported["spec"]["replicas"].as_u64().unwrap_or(1);
     match (wanted, runs) {
         (0, true) => drop(bed.stop_operator()),
         (1.., false) => {
@@ -43,12 +43,12 @@ fn obey(bed: &Bed, runs: bool) -> bool {
         }
         _ => {}
     }
-    let mut status = json!({ "observedGeneration": told["metadata"]["generation"] });
+    let mut status = json!({ "observedGeneration": reported["metadata"]["generation"] });
     for count in ["replicas", "updatedReplicas", "readyReplicas", "availableReplicas"] {
         status[count] = wanted.min(1).into();
     }
     // The API server keeps no counts of 0.
-    let differs = |(field, value): (&String, &Value)| told["status"].get(field).unwrap_or(&json!(0)) != value;
+    let differs = |(field, value): (&String, &Value)| reported["status"].get(field).unwrap_or(&json!(0)) != value;
     if status.as_object().unwrap().iter().any(differs) {
         let patch = json!({ "status": status }).to_string();
         let arguments = ["-n", "htc-operator", "patch", "deployment", "htc-operator", "--subresource=status"];

@@ -13,7 +13,7 @@ fn listed(which: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn names_in_the_sources_are_those_that_run() {
+fn test_names_in_the_sources_match_the_listed_tests() {
     let (all, ignored) = (listed(&[]), listed(&["--ignored"]));
     let sources = names::below("tests/e2e");
     let is_of =

@@ -1,4 +1,4 @@
-//! The workflow: what its resource step does, done as Argo does it, with no more rights than `argo/rbac.yaml` gives.
+//! The workflow: its resource step as Argo runs it, with the rights of `argo/rbac.yaml` only.
 //!
 //! Argo's executor runs `kubectl create -f manifest -o json`, then reads the object every 5 s and evaluates the two conditions,
 //! which are label selectors over the object's fields (workflow/executor/resource.go of Argo 3.7).
@@ -101,7 +101,7 @@ fn holds(selector: &str, object: &Value) -> bool {
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn the_step_succeeds(#[case] version: Version) {
+fn workflow_step_succeeds_with_its_htcjob(#[case] version: Version) {
     let here = follow(&Site::shared(version).bed, "argo/rbac.yaml");
     let (succeeded, object) = Account::of(&here).perform(&Step::read(5));
     assert!(succeeded && object["status"]["succeeded"] == 5, "{object:#}");
@@ -118,7 +118,7 @@ fn the_step_succeeds(#[case] version: Version) {
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn the_step_fails_when_a_job_fails(#[case] version: Version) {
+fn workflow_step_fails_when_a_job_fails(#[case] version: Version) {
     let here = follow(&Site::shared(version).bed, "argo/rbac.yaml");
     let mut step = Step::read(3);
     assert!(step.manifest.contains("mkdir -p"));
@@ -128,7 +128,7 @@ fn the_step_fails_when_a_job_fails(#[case] version: Version) {
 }
 
 #[test]
-fn its_rights_are_no_more_than_it_needs() {
+fn workflow_account_has_only_the_rights_it_needs() {
     let here = follow(&Site::shared(Sid).bed, "argo/rbac.yaml");
     let user = format!("system:serviceaccount:{}:argo-htcjob", here.name);
     let may = |verb: &str, group: &str, resource: &str| {

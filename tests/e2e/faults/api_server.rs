@@ -10,8 +10,11 @@ use bed::site::Site;
 use bed::{Namespace, OFTEN, PATIENCE, of};
 
 on_versions! {
-    trixie: a_webhook_that_hangs, refusing_and_losing_writes;
-    long: refusing_for_good_hides_nothing, forgetting_watches_and_away_for_long, killed_in_every_phase;
+    trixie: hanging_webhook_delays_no_other_namespace, refused_and_lost_writes_submit_each_job_once;
+    long:
+        status_stays_current_under_permanent_refusal,
+        expired_watches_and_long_api_server_outage_lose_no_htcjob,
+        api_server_kill_in_every_phase_submits_each_job_once;
 }
 
 /// What each HTCJob that runs to its end is told, once.
@@ -24,8 +27,8 @@ fn behind_a_proxy(version: Version) -> (Site, Proxy) {
     (site, proxy)
 }
 
-fn assert_told_once(site: &Site, here: &Namespace<'_>, names: &[&str]) {
-    site.assert_journal_told(here);
+fn assert_events_once(site: &Site, here: &Namespace<'_>, names: &[&str]) {
+    site.assert_events_match_journal(here);
     for name in names {
         for reason in STORY {
             assert_eq!(here.count_events(name, reason), 1, "{name}: {:?}", here.events(name));
@@ -33,7 +36,7 @@ fn assert_told_once(site: &Site, here: &Namespace<'_>, names: &[&str]) {
     }
 }
 
-fn killed_in_every_phase(version: Version) {
+fn api_server_kill_in_every_phase_submits_each_job_once(version: Version) {
     let (site, proxy) = behind_a_proxy(version);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -62,7 +65,7 @@ fn killed_in_every_phase(version: Version) {
     site.finish("running");
     site.bed.pool.set_start(true).unwrap();
     wait_for("the operator to have news that it cannot tell", PATIENCE, || {
-        site.bed.log().contains("Events cannot be written")
+        site.bed.log().contains("Events not written")
     })
     .unwrap();
     site.bed.kube.start_apiserver().unwrap();
@@ -74,7 +77,7 @@ fn killed_in_every_phase(version: Version) {
         let object = site.assert_complete_once(&here, name, 1);
         assert_eq!(object["status"]["attempt"], 1, "{name}");
     }
-    assert_told_once(&site, &here, &ended);
+    assert_events_once(&site, &here, &ended);
 }
 
 /// Longer than the operator waits for any answer.
@@ -82,7 +85,7 @@ const TOO_SLOW: Duration = Duration::from_secs(17);
 /// What a busy API server asks for.
 const RETRY_AFTER: Duration = Duration::from_secs(3);
 
-fn refusing_and_losing_writes(version: Version) {
+fn refused_and_lost_writes_submit_each_job_once(version: Version) {
     let (site, proxy) = behind_a_proxy(version);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -126,7 +129,7 @@ fn refusing_and_losing_writes(version: Version) {
         }
     }
     let names = cases.each_ref().map(|(name, ..)| *name);
-    assert_told_once(&site, &here, &names);
+    assert_events_once(&site, &here, &names);
 
     // The same when they go.
     for (name, fault, _) in &cases {
@@ -144,7 +147,7 @@ fn refusing_and_losing_writes(version: Version) {
 }
 
 /// A webhook or a right that is missing: the HTCJob still says how it is.
-fn refusing_for_good_hides_nothing(version: Version) {
+fn status_stays_current_under_permanent_refusal(version: Version) {
     let (site, proxy) = behind_a_proxy(version);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -191,9 +194,9 @@ const HANGS: &str = "hangs";
 /// So many that all reconciles are taken by them again and again, each for as long as a write may take.
 const BEFORE_THE_WEBHOOK: usize = 40;
 
-/// A webhook before the HTCJobs of one namespace takes connections, and says nothing. Those of others go on.
-fn a_webhook_that_hangs(version: Version) {
-    let site = Site::with(version, "", &["--concurrency=4"]);
+/// A webhook for the HTCJobs of one namespace accepts connections and never answers.
+fn hanging_webhook_delays_no_other_namespace(version: Version) {
+    let site = Site::with(version, "", &["--max-concurrent-reconciles=4"]);
     let (hangs, here) = (site.bed.namespace(), site.bed.namespace());
     let names: Vec<String> = (0..BEFORE_THE_WEBHOOK).map(|nth| format!("waits-{nth}")).collect();
     let suspended = |name: &String| {
@@ -237,7 +240,7 @@ fn a_webhook_that_hangs(version: Version) {
 const OUTAGE: Duration = Duration::from_secs(20);
 const OBJECTS: usize = 10;
 
-fn forgetting_watches_and_away_for_long(version: Version) {
+fn expired_watches_and_long_api_server_outage_lose_no_htcjob(version: Version) {
     let (site, proxy) = behind_a_proxy(version);
     let gone = Fault::Status(410, None);
     for (method, fault) in [
@@ -298,5 +301,5 @@ fn forgetting_watches_and_away_for_long(version: Version) {
     let mut all: Vec<&str> = names.iter().map(String::as_str).collect();
     all.extend(early);
     all.push("after");
-    assert_told_once(&site, &here, &all);
+    assert_events_once(&site, &here, &all);
 }

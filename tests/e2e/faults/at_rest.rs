@@ -1,4 +1,4 @@
-//! What is stuck costs nothing: while nothing changes nothing is written, and HTCondor is asked no more often than the pace allows.
+//! Cost of stuck HTCJobs and HTCPools at rest: no writes, and queries of HTCondor after growing pauses.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::pools::site::{describe, other, wait_ready, with_pool};
 use crate::queue::site::{labelled, wait_quota};
 
 on_versions! {
-    sid: nothing_is_written_while_nothing_changes;
+    sid: stuck_htcjobs_cause_no_writes_while_unchanged;
 }
 
 /// For so long nothing is written. What is tried again after pauses is tried several times meanwhile: what HTCondor refuses is not among it,
@@ -43,7 +43,7 @@ type Says<'a> = (&'a str, &'a str, &'a str, &'a str);
 const SAYS: &[Says<'_>] = &[
     ("invalid", "Submitted", "False", "InvalidSpec"),
     ("secret", "Submitted", "False", "CredentialsFailed"),
-    ("nowhere", "QuotaReserved", "False", "Misconfigured"),
+    ("nowhere", "QuotaReserved", "False", "QueueNotFound"),
     ("full", "QuotaReserved", "False", "WaitingForQuota"),
     ("held", "Held", "True", "JobsHeld"),
     ("away", "Tracked", "False", "ScheddUnreachable"),
@@ -70,7 +70,7 @@ impl Stuck {
         let net = Port::reserve().unwrap();
         let services = format!("127.{}.{}.0/24", net.number >> 8, net.number & 255);
         let kube = KubeOptions { audit: true, services, ..KubeOptions::default() };
-        let interval = format!("--tracker-interval={}s", INTERVAL.as_secs());
+        let interval = format!("--poll-interval={}s", INTERVAL.as_secs());
         let arguments = ["--kubernetes-backend", "--queueing=embedded", SOON, &interval];
         let site = Site::alone(version, &kube, &arguments);
         let controllers = site.bed.controllers(CONTROLLERS);
@@ -229,7 +229,7 @@ impl Window {
         let (seconds, log) = (self.began.elapsed().as_secs_f64(), stuck.site.bed.log());
         let mut tools: BTreeMap<(&str, &str), f64> = BTreeMap::new();
         for line in log[self.logged..].lines() {
-            let Some((place, tool)) = line.split_once(" a tool has ended tool=\"") else { continue };
+            let Some((place, tool)) = line.split_once(" tool ended tool=\"") else { continue };
             let pool = place.split_once(":pool{htcpool=").map_or("", |(_, pool)| pool.split('}').next().unwrap_or(""));
             // Which jobs have changed is asked more often, where there are any, by what that costs.
             if !place.contains("look{htcjobs=\"changed\"}") {
@@ -241,7 +241,7 @@ impl Window {
         for asked in stuck.asked().into_iter().skip(self.asked).filter(read) {
             *reads.entry(asked.to_string()).or_default() += 1.0;
         }
-        let looks = u32::try_from(log[self.logged..].matches("looks at the workers").count()).unwrap();
+        let looks = u32::try_from(log[self.logged..].matches("reconciling workers").count()).unwrap();
         println!("in {seconds:.0} s: {tools:?}; {looks} looks at workers; {reads:#?}");
         // A look takes two condor_status at most, of the collector as of the schedd.
         let most = (seconds / INTERVAL.as_secs_f64() + 2.0) * 4.0;
@@ -280,7 +280,7 @@ fn last(written: &[(Instant, String)]) -> String {
     })
 }
 
-fn nothing_is_written_while_nothing_changes(version: Version) {
+fn stuck_htcjobs_cause_no_writes_while_unchanged(version: Version) {
     let stuck = Stuck::new(version);
     let here = stuck.namespace();
     stuck.make_all(&here);

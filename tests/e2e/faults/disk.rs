@@ -9,8 +9,8 @@ use bed::site::Site;
 use bed::{PATIENCE, condition};
 
 on_versions! {
-    trixie: read_only_and_full;
-    long: that_hangs;
+    trixie: read_only_or_full_disk_loses_nothing;
+    long: hanging_volume_delays_no_other_htcjob;
 }
 
 /// Bytes of the file that one job makes beside its `out`, which may arrive alone.
@@ -22,7 +22,7 @@ fn met_full_disk(site: &Site) -> usize {
     site.bed.log().lines().filter(|line| signs.iter().any(|sign| line.contains(sign))).count()
 }
 
-fn read_only_and_full(version: Version) {
+fn read_only_or_full_disk_loses_nothing(version: Version) {
     let mut site = Site::with(version, "", &[]);
     site.bed.mount_volume("ro,size=6m");
     let log = site.bed.pool.scratch().path().join("read-only.log");
@@ -51,7 +51,7 @@ fn read_only_and_full(version: Version) {
     let object = here.wait("large", "output not fetched", |object| {
         assert!(!bed::is_true(object, "OutputFetched"), "half of the output was taken for all of it: {object:#}");
         object["status"]["succeeded"] == 1
-            && condition(object, "OutputFetched").is_some_and(|told| told["status"] == "False")
+            && condition(object, "OutputFetched").is_some_and(|condition| condition["status"] == "False")
     });
     println!("{version}: {}", condition(&object, "OutputFetched").unwrap());
 
@@ -94,8 +94,8 @@ fn read_only_and_full(version: Version) {
     }
 }
 
-/// A pipe that nobody writes to stands in for a file on a volume that hangs: who reads it waits.
-fn that_hangs(version: Version) {
+/// A pipe without a writer stands in for a file on a hanging volume: reading it blocks.
+fn hanging_volume_delays_no_other_htcjob(version: Version) {
     let site = Site::new(version);
     let here = site.bed.namespace();
     let uid = here.create(&site.noted("stuck", 1, ""));

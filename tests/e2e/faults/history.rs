@@ -1,4 +1,4 @@
-//! History answers slowly, or not at all: only who needs it waits.
+//! condor_history is slow or hangs: only HTCJobs that need its answer wait.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use bed::site::Site;
 use bed::{Namespace, PATIENCE};
 
 on_versions! {
-    trixie: hanging;
+    trixie: hanging_condor_history_delays_no_submission;
 }
 
 /// From creation to the end.
@@ -23,9 +23,9 @@ fn good(site: &Site, here: &Namespace<'_>, name: &str) -> Duration {
     took.unwrap_or_else(|error| panic!("{error}\n{}", site.bed.logs()))
 }
 
-/// A question that reads all of history hangs; what each submission asks, the newest ad, does not.
-fn hanging(version: Version) {
-    let arguments = ["--submit-limit=10s", "--submit-limit-max=10s", "--history-limit=30s"];
+/// A query of the whole history hangs. The query before each submission, for the newest ad, does not.
+fn hanging_condor_history_delays_no_submission(version: Version) {
+    let arguments = ["--submit-timeout=10s", "--submit-timeout-max=10s", "--history-timeout=30s"];
     let site = Site::with(version, "", &arguments);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -41,7 +41,7 @@ fn hanging(version: Version) {
     site.gates.replace("condor_history", &script);
     unsure(&site, &here, "unsure");
     site.bed.start_operator();
-    here.wait_says("unsure", "Submitted", "False", "Asking");
+    here.wait_says("unsure", "Submitted", "False", "QueryingHTCondor");
     // One that is really held up is so each time.
     let beside = ["beside-0", "beside-1"].map(|name| good(&site, &here, name)).into_iter().min().unwrap();
     println!("{version}: {alone:?} alone, {beside:?} while history hangs");

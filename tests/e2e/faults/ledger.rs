@@ -9,12 +9,12 @@ use bed::PATIENCE;
 use bed::site::{PROMPT, Site};
 
 on_versions! {
-    trixie: old_or_lost_at_the_start;
-    sid: taken_away_while_the_operator_runs;
+    trixie: old_or_lost_ledger_submits_no_job_twice;
+    sid: operator_submits_nothing_while_its_ledger_file_is_missing;
 }
 
 /// So that the wait for an earlier operator's submitter is short.
-const LIMITS: &[&str] = &["--submit-limit=10s", "--submit-limit-max=10s"];
+const LIMITS: &[&str] = &["--submit-timeout=10s", "--submit-timeout-max=10s"];
 
 fn file(site: &Site) -> PathBuf {
     site.bed.data.join("sqlite/htcjobs.db")
@@ -33,7 +33,7 @@ fn noticed(site: &Site) -> usize {
     site.bed.log().lines().filter(|line| line.contains("is no longer the file")).count()
 }
 
-fn taken_away_while_the_operator_runs(version: Version) {
+fn operator_submits_nothing_while_its_ledger_file_is_missing(version: Version) {
     let site = Site::with(version, "", LIMITS);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -74,7 +74,7 @@ fn taken_away_while_the_operator_runs(version: Version) {
     assert!(site.bed.queue("true", &["ClusterId"]).is_empty());
 }
 
-fn old_or_lost_at_the_start(version: Version) {
+fn old_or_lost_ledger_submits_no_job_twice(version: Version) {
     let site = Site::with(version, "", LIMITS);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -113,7 +113,7 @@ fn old_or_lost_at_the_start(version: Version) {
     assert_eq!(here.get("between")["status"]["running"], 2);
     assert_eq!(here.get("done")["status"]["phase"], "Completed");
     // Rows of the file that is lost were told under the same numbers.
-    site.assert_all_told(&here);
+    site.assert_all_events_written(&here);
 
     site.bed.stop_operator();
     remove(&file(&site));

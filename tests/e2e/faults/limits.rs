@@ -9,14 +9,14 @@ use bed::site::{Site, says};
 use bed::{PATIENCE, condition};
 
 on_versions! {
-    trixie: too_many_for_the_site;
-    sid: one_bad_spoils_nobody;
-    long: the_queue_is_full, too_many_at_once;
+    trixie: refused_submission_of_many_jobs_goes_in_parts;
+    sid: refused_htcjob_does_not_block_its_submission_batch;
+    long: jobs_beyond_max_jobs_per_owner_wait, submission_size_follows_max_jobs_per_submission;
 }
 
-/// MAX_JOBS_PER_SUBMISSION is smaller than what the operator sends: it learns that, and says so.
-fn too_many_at_once(version: Version) {
-    let site = Site::with(version, "MAX_JOBS_PER_SUBMISSION = 30\n", &["--pause-max=120s"]);
+/// MAX_JOBS_PER_SUBMISSION is smaller than the operator's submissions: the operator learns it and reports it.
+fn submission_size_follows_max_jobs_per_submission(version: Version) {
+    let site = Site::with(version, "MAX_JOBS_PER_SUBMISSION = 30\n", &["--retry-backoff-max=120s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     // Longer than a status waits for its next change, so that each is seen.
@@ -49,8 +49,8 @@ fn too_many_at_once(version: Version) {
     here.delete("next");
 }
 
-/// A rule of the site's own against many at once, whose words nobody can know: what is refused goes in parts.
-fn too_many_for_the_site(version: Version) {
+/// A SUBMIT_REQUIREMENT of the site refuses many jobs at once, with a message that the operator cannot interpret.
+fn refused_submission_of_many_jobs_goes_in_parts(version: Version) {
     let config = "SUBMIT_REQUIREMENT_NAMES = Few\nSUBMIT_REQUIREMENT_Few = ProcId < 20\n\
         SUBMIT_REQUIREMENT_Few_REASON = \"this site takes twenty at once\"\n";
     let site = Site::with(version, config, &[]);
@@ -66,8 +66,8 @@ fn too_many_for_the_site(version: Version) {
     here.delete("many");
 }
 
-/// MAX_JOBS_PER_OWNER: who has no room says so, waits, and goes on when jobs leave.
-fn the_queue_is_full(version: Version) {
+/// MAX_JOBS_PER_OWNER: further jobs report it, wait, and are submitted when others leave the queue.
+fn jobs_beyond_max_jobs_per_owner_wait(version: Version) {
     let site = Site::with(version, "MAX_JOBS_PER_OWNER = 6\n", &[]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -79,7 +79,7 @@ fn the_queue_is_full(version: Version) {
     // Two of the nine fit beside the four.
     here.wait("second", "some have ended", |object| object["status"]["succeeded"].as_u64() >= Some(1));
     let object = here.get("first");
-    assert!(condition(&object, "Submitted").is_some_and(|told| told["status"] == "True"), "{object:#}");
+    assert!(condition(&object, "Submitted").is_some_and(|condition| condition["status"] == "True"), "{object:#}");
     site.finish("first");
     site.assert_complete_once(&here, "second", 9);
     site.assert_complete_once(&here, "first", 4);
@@ -87,12 +87,12 @@ fn the_queue_is_full(version: Version) {
     assert!(here.count_events("second", "SubmitRefused") <= 2, "{:?}", here.events("second"));
 }
 
-/// A submission of many HTCJobs that fails for the sake of one: the others go again with fewer, and are through soon.
-fn one_bad_spoils_nobody(version: Version) {
+/// A submission of many HTCJobs fails because of one. The others are submitted again in smaller batches, soon.
+fn refused_htcjob_does_not_block_its_submission_batch(version: Version) {
     const GOOD: usize = 24;
     let config = "SUBMIT_REQUIREMENT_NAMES = Name\nSUBMIT_REQUIREMENT_Name = !regexp(\"/refused$\", JobBatchName)\n";
     // The first stands at its gate until all others have come.
-    let site = Site::with(version, config, &["--submit-limit=150s", "--submit-limit-max=150s"]);
+    let site = Site::with(version, config, &["--submit-timeout=150s", "--submit-timeout-max=150s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     site.gates.shut("condor_submit");

@@ -12,11 +12,14 @@ use bed::{Namespace, OFTEN, PATIENCE, condition, ids, is_true, of};
 
 on_versions! {
     trixie:
-        one_answer_that_shows_nothing,
-        lost_and_begun_anew,
-        a_first_answer_that_shows_nothing,
-        seen_by_somebody_else;
-    sid: history_too_short, a_look_at_few_that_shows_nothing, lost_before_anybody_looked;
+        single_empty_queue_answer_loses_no_job,
+        jobs_of_a_lost_queue_are_lost_and_not_resubmitted,
+        empty_first_queue_answer_loses_no_job,
+        queue_view_of_another_user_loses_no_job;
+    sid:
+        jobs_are_not_resubmitted_while_history_is_too_short,
+        empty_answer_to_a_partial_query_loses_no_job,
+        jobs_lost_before_the_first_query_are_not_resubmitted;
 }
 
 /// Whether the jobs of `uid` run, each in its first start: nothing has touched them.
@@ -26,7 +29,7 @@ fn assert_untouched(site: &Site, uid: &str, count: usize) {
 }
 
 /// design §6.6: jobs that went with the queue are lost, they are not submitted again, their numbers mean others' jobs now.
-fn lost_and_begun_anew(version: Version) {
+fn jobs_of_a_lost_queue_are_lost_and_not_resubmitted(version: Version) {
     let site = Site::with(version, "", &["--birthdate-steady=4s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -60,7 +63,7 @@ fn lost_and_begun_anew(version: Version) {
         assert_eq!(ended["status"]["phase"], "Completed");
         assert_eq!(ended["status"]["failed"], jobs, "{ended:#}");
         let failed = condition(&ended, "Failed").unwrap();
-        assert_eq!(failed["reason"], "Lost", "{failed}");
+        assert_eq!(failed["reason"], "JobsLost", "{failed}");
         let message = failed["message"].as_str().unwrap();
         assert!(message.contains("was lost with the schedd's queue"), "{message}");
         assert_eq!(ended["status"]["attempt"], 1);
@@ -74,12 +77,12 @@ fn lost_and_begun_anew(version: Version) {
     assert_untouched(&site, &fresh, 2);
     site.finish("fresh");
     site.assert_complete_once(&here, "fresh", 2);
-    site.assert_journal_told(&here);
+    site.assert_events_match_journal(&here);
 }
 
-/// docs/decisions/0007: jobs that ran before the operator had seen them, and then went with the queue, look as if they had
-/// never been there. They are not submitted again unless a person says so, and hold up no deletion.
-fn lost_before_anybody_looked(version: Version) {
+/// docs/decisions/0007: jobs that ran before the operator's first query, and were lost with the queue, look as if they
+/// had never existed. They are submitted again only if a person says so, and delay no deletion.
+fn jobs_lost_before_the_first_query_are_not_resubmitted(version: Version) {
     let site = Site::with(version, "", &["--birthdate-steady=4s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -135,10 +138,10 @@ fn others(site: &Site, count: usize) {
     wait_for("her jobs to be gone", PATIENCE, || site.bed.queue(hers, &["ClusterId"]).is_empty()).unwrap();
 }
 
-/// What may have been submitted is not submitted again until history can say that it was not, or an admin does.
-fn history_too_short(version: Version) {
+/// A possibly submitted job is submitted again only once history proves that it was not, or an administrator says so.
+fn jobs_are_not_resubmitted_while_history_is_too_short(version: Version) {
     let config = "MAX_HISTORY_LOG = 10000\nMAX_HISTORY_ROTATIONS = 1\n";
-    let limits = ["--submit-limit=10s", "--submit-limit-max=10s", "--tracker-interval=1s", "--pause-max=60s"];
+    let limits = ["--submit-timeout=10s", "--submit-timeout-max=10s", "--poll-interval=1s", "--retry-backoff-max=60s"];
     let site = Site::with(version, config, &limits);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -199,8 +202,8 @@ fn history_too_short(version: Version) {
     here.delete("deleted");
 }
 
-/// The operator's token becomes somebody else's, who may neither see nor touch the jobs as his own.
-fn seen_by_somebody_else(version: Version) {
+/// The operator's token is replaced by another user's, who can neither list nor change these jobs.
+fn queue_view_of_another_user_loses_no_job(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     site.start_lasting(&here, &["running", "doomed"]);
@@ -230,7 +233,7 @@ fn seen_by_somebody_else(version: Version) {
 }
 
 /// One answer with rc 0 that shows none of the jobs: it is asked again before that is believed.
-fn one_answer_that_shows_nothing(version: Version) {
+fn single_empty_queue_answer_loses_no_job(version: Version) {
     let site = Site::with(version, "", &[OFTEN]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -246,9 +249,9 @@ fn one_answer_that_shows_nothing(version: Version) {
     assert_eq!(ended["status"]["attempt"], 1);
 }
 
-/// The same of jobs that no look at all jobs has seen yet, only the one that found them accepted.
-fn a_first_answer_that_shows_nothing(version: Version) {
-    let site = Site::with(version, "", &["--tracker-interval=20s"]);
+/// The same for jobs that no full query has returned yet, only the one that found them accepted.
+fn empty_first_queue_answer_loses_no_job(version: Version) {
+    let site = Site::with(version, "", &["--poll-interval=20s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     here.create(&site.lasting("running", 2));
@@ -258,10 +261,9 @@ fn a_first_answer_that_shows_nothing(version: Version) {
     site.assert_complete_once(&here, "running", 2);
 }
 
-/// The same of the looks at those alone with which something is about to happen: right after a submission that went well, and
-/// while what runs is being held.
-fn a_look_at_few_that_shows_nothing(version: Version) {
-    let site = Site::with(version, "", &["--tracker-interval=20s"]);
+/// The same for queries of single HTCJobs, right after a submission and while running jobs are held.
+fn empty_answer_to_a_partial_query_loses_no_job(version: Version) {
+    let site = Site::with(version, "", &["--poll-interval=20s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     let submitted = hide_once(&site, 0, Look::AtFew);

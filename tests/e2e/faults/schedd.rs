@@ -13,22 +13,22 @@ use bed::dice::Dice;
 use bed::site::{Site, says};
 
 on_versions! {
-    trixie: out_of_reach;
-    sid: killed_while_it_is_handed_jobs, hanging_for_longer_than_every_limit;
+    trixie: unreachable_schedd_loses_no_job;
+    sid: schedd_kill_during_submission_runs_each_job_once, schedd_hang_beyond_every_limit_runs_each_job_once;
 }
 
 /// Limits that are over within seconds.
 const SHORT: &[&str] = &[
-    "--tool-limit=3s",
-    "--history-limit=3s",
-    "--transfer-limit=3s",
-    "--submit-limit=10s",
-    "--submit-limit-max=10s",
+    "--tool-timeout=3s",
+    "--history-timeout=3s",
+    "--transfer-timeout=3s",
+    "--submit-timeout=10s",
+    "--submit-timeout-max=10s",
     "--late-margin=4s",
     "--dead-margin=4s",
 ];
 
-fn killed_while_it_is_handed_jobs(version: Version) {
+fn schedd_kill_during_submission_runs_each_job_once(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let mut dice = Dice::new(&format!("the schedd is killed during condor_submit, {version}"));
@@ -67,13 +67,13 @@ fn killed_while_it_is_handed_jobs(version: Version) {
         println!("{version}: round {round}: {stillborn:?}");
         assert_eq!(stillborn.len(), 2);
         assert!(stillborn.iter().all(|job| job.attempt == 1 && job.status == 3 && job.starts == 0), "{stillborn:#?}");
-        site.assert_journal_told(&here);
+        site.assert_events_match_journal(&here);
         return;
     }
     panic!("in twenty tries the schedd's child never died before it had the files");
 }
 
-fn hanging_for_longer_than_every_limit(version: Version) {
+fn schedd_hang_beyond_every_limit_runs_each_job_once(version: Version) {
     let site = Site::with(version, "", SHORT);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -112,8 +112,8 @@ fn hanging_for_longer_than_every_limit(version: Version) {
     assert_eq!(here.get("running")["status"]["phase"], "Running");
     for (name, kind, reason) in unanswered {
         assert!(says(&here.get(name), kind, "False", reason), "{name}: {:#}", here.get(name));
-        let told = here.count_events(name, reason);
-        assert!((1..=2).contains(&told), "{name}: one Event for each condition: {:?}", here.events(name));
+        let events = here.count_events(name, reason);
+        assert!((1..=2).contains(&events), "{name}: one Event for each condition: {:?}", here.events(name));
     }
 
     site.bed.pool.resume_schedd().unwrap();
@@ -123,11 +123,11 @@ fn hanging_for_longer_than_every_limit(version: Version) {
     for (name, jobs) in [("running", 1), ("fetched", 1), ("handed", 2), ("new", 1)] {
         site.assert_complete_once(&here, name, jobs);
     }
-    site.assert_journal_told(&here);
+    site.assert_events_match_journal(&here);
 }
 
-/// Nobody listens at the collector's address, or somebody who never answers; or one tool alone fails.
-fn out_of_reach(version: Version) {
+/// The collector's address refuses connections, or accepts them and never answers; or a single tool fails.
+fn unreachable_schedd_loses_no_job(version: Version) {
     let site = Site::with(version, "", SHORT);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -163,9 +163,9 @@ fn out_of_reach(version: Version) {
     .unwrap();
     for (name, kind, before) in waiting {
         assert!(says(&here.get(name), kind, "False", "ScheddUnreachable"), "{name}: {:#}", here.get(name));
-        let told = here.count_events(name, "ScheddUnreachable") - before;
+        let events = here.count_events(name, "ScheddUnreachable") - before;
         // One for each condition that says so.
-        assert!((1..=if name == "deleted" { 2 } else { 1 }).contains(&told), "{name}: {:?}", here.events(name));
+        assert!((1..=if name == "deleted" { 2 } else { 1 }).contains(&events), "{name}: {:?}", here.events(name));
     }
     assert_eq!(here.get("running")["status"]["phase"], "Running");
     assert_eq!(site.gates.calls("condor_submit"), submitted, "only of `running` and `deleted`");
@@ -199,5 +199,5 @@ fn out_of_reach(version: Version) {
     }
     site.finish("running");
     site.assert_complete_once(&here, "running", 1);
-    site.assert_journal_told(&here);
+    site.assert_events_match_journal(&here);
 }

@@ -1,4 +1,4 @@
-//! Whoever waits says for what, in words that help, once; tries again with growing pauses; and is in nobody's way.
+//! Stuck HTCJobs name their reason and a remedy, once, are retried with growing pauses, and delay no other.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use bed::site::Site;
 use bed::{Namespace, PATIENCE, is_true, of};
 
 on_versions! {
-    sid: abandoned_and_orphaned, each_says_why;
+    sid: abandoned_htcjob_names_its_orphans, stuck_htcjob_says_why;
 }
 
 /// One way to wait.
@@ -99,8 +99,8 @@ fn shadow_of(site: &Site, object: &Value) -> Pid {
     Pid::from_raw(pid.try_into().unwrap()).unwrap()
 }
 
-fn each_says_why(version: Version) {
-    let site = Site::with(version, CLOSED, &["--tracker-interval=6s"]);
+fn stuck_htcjob_says_why(version: Version) {
+    let site = Site::with(version, CLOSED, &["--poll-interval=6s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     let good = |name: &str| {
@@ -191,7 +191,7 @@ fn each_says_why(version: Version) {
     assert_eq!(ended["status"]["succeeded"], 1);
 
     assert_pauses_begin_anew(&site, &here);
-    site.assert_journal_told(&here);
+    site.assert_events_match_journal(&here);
 }
 
 /// Pauses that have grown are the first again after a good answer.
@@ -226,7 +226,7 @@ fn assert_pauses_begin_anew(site: &Site, here: &Namespace<'_>) {
 const MANY: u32 = 400;
 
 /// A schedd that is gone for good: the object is let go knowingly, and each job that may be left is named.
-fn abandoned_and_orphaned(version: Version) {
+fn abandoned_htcjob_names_its_orphans(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let mut many = site.noted("many", MANY, "");
@@ -258,17 +258,18 @@ fn abandoned_and_orphaned(version: Version) {
     here.annotate("many", "htc.cern.ch/abandon");
     here.wait_gone("many");
     here.wait_event("many", "JobsRemoved");
-    let (_, told) = here.events("many").into_iter().find(|(reason, _)| reason == "JobsRemoved").unwrap();
+    let (_, reported) = here.events("many").into_iter().find(|(reason, _)| reason == "JobsRemoved").unwrap();
     assert!(
-        told.contains(&format!("{},{},", left[0], left[1])) && told.contains(",…. The operator's log lists all"),
-        "{told}"
+        reported.contains(&format!("{},{},", left[0], left[1]))
+            && reported.contains(",…. The operator's log lists all"),
+        "{reported}"
     );
-    assert!(told.contains(&of(&uid)) && told.len() < 1024, "{told}");
+    assert!(reported.contains(&of(&uid)) && reported.len() < 1024, "{reported}");
     let named = |text: &str, sign: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| line.contains(sign));
         lines.flat_map(|line| line.split(['=', ',', ' ', ';'])).map(str::to_owned).collect()
     };
-    let line = named(&site.bed.log(), "these jobs may be left in HTCondor");
+    let line = named(&site.bed.log(), "jobs may be left in HTCondor");
     assert!(left.iter().all(|id| line.contains(id)), "the log does not name all: {line:?}");
 
     // The next operator counts them, as soon as the schedd is there, and nothing waits for that.
@@ -284,8 +285,8 @@ fn abandoned_and_orphaned(version: Version) {
     assert!(left.iter().all(|id| line.contains(id)), "not all orphans are named: {line:?}");
     let (well, text) = site.bed.check();
     assert!(!well, "{text}");
-    let said = named(&text, "WRONG orphans: 200 jobs");
-    assert!(left.iter().all(|id| said.contains(id)), "{text}");
+    let message = named(&text, "WRONG orphans: 200 jobs");
+    assert!(left.iter().all(|id| message.contains(id)), "{text}");
     assert_eq!(site.bed.queue(&of(&uid), &["ProcId"]).len(), left.len(), "only a person removes");
 
     // Without any it says so.

@@ -1,4 +1,4 @@
-//! What somebody tries who reaches the ports of the front and of the leader, or sends headers that only the API server may.
+//! Attacks on the ports of the front and of the leader, and with headers that only the API server may send.
 
 use std::io::Read as _;
 use std::process::{Child, Stdio};
@@ -15,13 +15,13 @@ use crate::jobs_api::{API, json};
 
 on_versions! {
     trixie:
-        a_front_lets_in_the_api_server_alone,
-        a_leader_lets_in_fronts_alone,
-        nobody_speaks_for_others,
-        one_user_does_not_read_all_archives,
-        silent_connections_leave_the_api_available;
-    sid: a_path_is_read_as_the_api_server_reads_it;
-    long: who_reads_nothing_loses_his_place, one_user_does_not_read_all_logs;
+        front_accepts_only_the_api_server,
+        leader_accepts_only_fronts,
+        forged_user_headers_are_ignored,
+        open_archives_are_limited_per_user,
+        silent_connections_keep_the_api_available;
+    sid: paths_mean_the_same_to_front_and_api_server;
+    long: archive_reader_that_reads_nothing_is_disconnected, followed_logs_are_limited_per_user;
 }
 
 /// What the API server would say of a cluster admin.
@@ -56,7 +56,7 @@ fn all_requests(here: &Namespace<'_>) -> Vec<(&'static str, String)> {
     read.into_iter().chain(story).chain(edit).collect()
 }
 
-fn a_front_lets_in_the_api_server_alone(version: Version) {
+fn front_accepts_only_the_api_server(version: Version) {
     let bed = Bed::shared(version);
     let port = bed.front().port.number;
     let kube = &bed.kube;
@@ -89,7 +89,7 @@ fn a_front_lets_in_the_api_server_alone(version: Version) {
     assert!(is_true(&here.let_go("fit"), "Complete"), "nobody has held or removed it");
 }
 
-fn a_leader_lets_in_fronts_alone(version: Version) {
+fn leader_accepts_only_fronts(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -120,8 +120,8 @@ fn a_leader_lets_in_fronts_alone(version: Version) {
     is_shut(&Direct::new(bed.front().port.number, Some(&front)), "GET", &jobs).unwrap();
 }
 
-/// The API server takes away what a client says of its name. A user's answer stays the user's own.
-fn nobody_speaks_for_others(version: Version) {
+/// The API server removes such headers of a client, so that each answer is for the authenticated user.
+fn forged_user_headers_are_ignored(version: Version) {
     let bed = Bed::shared(version);
     let port = bed.front().port.number;
     let (here, there) = (bed.namespace(), bed.namespace());
@@ -184,8 +184,8 @@ fn nobody_speaks_for_others(version: Version) {
     }
 }
 
-/// What the API server and the front read differently, somebody could be allowed as the one and be given as the other.
-fn a_path_is_read_as_the_api_server_reads_it(version: Version) {
+/// A path that the two parsed differently could be authorized for one object and served for another.
+fn paths_mean_the_same_to_front_and_api_server(version: Version) {
     let bed = Bed::shared(version);
     let port = bed.front().port.number;
     let (here, there) = (bed.namespace(), bed.namespace());
@@ -241,8 +241,8 @@ fn a_path_is_read_as_the_api_server_reads_it(version: Version) {
     }
 }
 
-/// Logs that are followed last as long as their jobs: one user's are not everybody's.
-fn one_user_does_not_read_all_logs(version: Version) {
+/// A followed log lasts as long as its job: one user cannot take all of them.
+fn followed_logs_are_limited_per_user(version: Version) {
     /// As many as one user may.
     const EACH: usize = 8;
     let bed = Bed::shared(version);
@@ -303,8 +303,8 @@ impl Drop for Reader {
     }
 }
 
-/// Who reads archives slowly has them open for long: there are others for others.
-fn one_user_does_not_read_all_archives(version: Version) {
+/// A slow reader keeps an archive open for long: one user cannot take all of them.
+fn open_archives_are_limited_per_user(version: Version) {
     let bed = Bed::shared(version);
     let here = with_large_output(bed);
     let [ann, bob] = ["ann", "bob"].map(|name| here.person(name, &["htcprocs-view"]));
@@ -324,8 +324,8 @@ fn one_user_does_not_read_all_archives(version: Version) {
     drop(Reader::begin(&ann, &files));
 }
 
-/// The API server ends what it has begun to send after a minute, and what waits for that goes with it: nobody has a place for ever.
-fn who_reads_nothing_loses_his_place(version: Version) {
+/// The API server ends an answer after a minute, and requests that wait for it end with it.
+fn archive_reader_that_reads_nothing_is_disconnected(version: Version) {
     let bed = Bed::shared(version);
     let here = with_large_output(bed);
     let ann = here.person("ann", &["htcprocs-view"]);
@@ -367,7 +367,7 @@ fn keep_silent_connections(port: u16, addresses: u8, stop: &AtomicBool) {
     runtime.block_on(futures::future::join_all((0..SILENT).map(keep)));
 }
 
-fn silent_connections_leave_the_api_available(version: Version) {
+fn silent_connections_keep_the_api_available(version: Version) {
     let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), LONG_SUBMISSIONS);
     bed.start_operator();
     let front = bed.front();

@@ -1,4 +1,4 @@
-//! What kubectl can do with any kind, it can do with this one; and what this kind does not do, it says.
+//! kubectl with HTCProcs, as with any kind, and the errors for unsupported requests.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use testbed::Version;
 use crate::jobs_api::{API, json, names, rows};
 
 on_versions! {
-    trixie: as_any_other_kind, what_cannot_be_done_is_refused;
+    trixie: kubectl_lists_selects_and_prints_htcprocs, unsupported_requests_are_refused;
 }
 
-fn as_any_other_kind(version: Version) {
+fn kubectl_lists_selects_and_prints_htcprocs(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -91,7 +91,7 @@ fn as_any_other_kind(version: Version) {
     assert!(!everything.contains("htcproc"), "{everything}");
 }
 
-fn what_cannot_be_done_is_refused(version: Version) {
+fn unsupported_requests_are_refused(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -125,8 +125,8 @@ fn what_cannot_be_done_is_refused(version: Version) {
         ("-l=a in (b", "unable to parse"),
         ("--field-selector=status.state", "status.state"),
     ] {
-        let said = admin.is_refused(&["get", "htcprocs", selector]);
-        assert!(said.contains(why), "{selector}: {said}");
+        let message = admin.is_refused(&["get", "htcprocs", selector]);
+        assert!(message.contains(why), "{selector}: {message}");
     }
     let jobs = here.procs();
     for (query, why) in [
@@ -135,8 +135,8 @@ fn what_cannot_be_done_is_refused(version: Version) {
         ("?nosuch=1", "nosuch"),
         ("?watch=1&sendInitialEvents=true", "sendInitialEvents"),
     ] {
-        let said = admin.is_refused(&["get", "--raw", &format!("{jobs}{query}")]);
-        assert!(said.contains(why), "{query}: {said}");
+        let message = admin.is_refused(&["get", "--raw", &format!("{jobs}{query}")]);
+        assert!(message.contains(why), "{query}: {message}");
     }
     // And nothing has come of it.
     assert_eq!(here.uid("fit"), uid);

@@ -1,4 +1,4 @@
-//! What a job writes: while it runs, when it ends, afterwards.
+//! Logs of a job: while it runs, at its end, and afterwards.
 
 use std::io::Read as _;
 use std::process::{Child, Stdio};
@@ -9,10 +9,10 @@ use bed::{Bed, Namespace, PATIENCE, UNTIL_LET_GO, files_below, htcjob, is_true, 
 use testbed::{Version, wait_for};
 
 on_versions! {
-    both: followed_while_it_runs_and_to_its_end, what_is_kept_of_a_run;
-    trixie: why_a_job_is_idle, followed_until_its_run_is_over;
-    sid: files_come_as_an_archive_that_can_be_resumed;
-    long: followed_for_longer_than_a_minute, of_more_than_htcondor_is_made_to_send;
+    both: log_is_followed_until_the_job_ends, job_between_runs_has_no_log_and_says_why;
+    trixie: analysis_says_why_a_job_is_idle, followed_log_ends_with_its_run;
+    sid: file_archive_can_be_resumed;
+    long: followed_log_outlasts_the_request_timeout, oversized_log_returns_the_requested_part_or_an_error;
 }
 
 /// The path of something of a job.
@@ -76,7 +76,7 @@ impl Drop for Follower {
     }
 }
 
-fn followed_while_it_runs_and_to_its_end(version: Version) {
+fn log_is_followed_until_the_job_ends(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -110,8 +110,8 @@ fn followed_while_it_runs_and_to_its_end(version: Version) {
     assert!(refused.contains("the parameter \"lines\" is not known"), "{refused}");
 }
 
-/// What is shown is of one run. A log ends with it, whatever ends it; the next run has another one.
-fn followed_until_its_run_is_over(version: Version) {
+/// A log is that of one run, and ends with it, whatever ends the run; the next run has another log.
+fn followed_log_ends_with_its_run(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -149,9 +149,9 @@ fn followed_until_its_run_is_over(version: Version) {
     assert_eq!(log.end(&here), "first\nlast\n");
 }
 
-/// What is said in place of a log of jobs whose last run is over and which have not ended; and that HTCondor keeps nothing of a run that
-/// it interrupts, and of one that ended by itself all that it wrote.
-fn what_is_kept_of_a_run(version: Version) {
+/// The last run of each job is over, and the job has not ended. HTCondor keeps no output of a run that it interrupted,
+/// and all of a run that ended by itself.
+fn job_between_runs_has_no_log_and_says_why(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -202,15 +202,15 @@ fn what_is_kept_of_a_run(version: Version) {
         let expected = if ["kept", "retried"].contains(&name) { all } else { [None, None, None] };
         let why = raw(&here, &format!("{name}-0"), "log").unwrap_err().to_string();
         let unreadable = "what its last run has written cannot be read";
-        let (said, what_to_do) = match (name, state) {
+        let (message, what_to_do) = match (name, state) {
             ("new", _) => (", because it was not started yet".to_owned(), "Release it"),
             (_, "Held") => (format!(", and {unreadable}"), "Release the job"),
             _ => (format!(" until it runs again, and {unreadable}"), "Read what its next run writes"),
         };
-        let said = format!("{name}-0 is {state}: it has no log{said}");
+        let message = format!("{name}-0 is {state}: it has no log{message}");
         // Who follows a log waits after a 400.
-        let told = why.contains("code: 400") && why.contains(&said) && why.contains(what_to_do);
-        if kept != expected || !told {
+        let reported = why.contains("code: 400") && why.contains(&message) && why.contains(what_to_do);
+        if kept != expected || !reported {
             wrong.push(format!("{name}: {kept:?} of {files:?}; {why}"));
         }
     }
@@ -219,7 +219,7 @@ fn what_is_kept_of_a_run(version: Version) {
 }
 
 /// The API server ends a request after 60 s (`--request-timeout`), but not that of a log.
-fn followed_for_longer_than_a_minute(version: Version) {
+fn followed_log_outlasts_the_request_timeout(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -238,7 +238,7 @@ fn followed_for_longer_than_a_minute(version: Version) {
     assert_eq!(follower.end(&here), numbers(70));
 }
 
-fn files_come_as_an_archive_that_can_be_resumed(version: Version) {
+fn file_archive_can_be_resumed(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -267,8 +267,8 @@ fn files_come_as_an_archive_that_can_be_resumed(version: Version) {
     assert!(changed.contains("begin again"), "{changed}");
 }
 
-/// Of what a job that runs has written HTCondor sends all or the end: what comes is what was asked for, or nothing.
-fn of_more_than_htcondor_is_made_to_send(version: Version) {
+/// HTCondor sends all output of a running job or its end: the answer is the requested part, or an error.
+fn oversized_log_returns_the_requested_part_or_an_error(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -294,7 +294,7 @@ fn of_more_than_htcondor_is_made_to_send(version: Version) {
     here.delete("vast");
 }
 
-fn why_a_job_is_idle(version: Version) {
+fn analysis_says_why_a_job_is_idle(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -302,7 +302,12 @@ fn why_a_job_is_idle(version: Version) {
     object["spec"]["requirements"] = "TARGET.NobodyHasThis == 7".into();
     here.create(&object);
     here.wait_phase("large", "Submitted");
-    let analysis = raw(&here, "large-0", "analysis").unwrap();
+    // HTCondor's tools may not answer in time beside other tests. Then the request may be made again, and nothing else is wrong.
+    let analysis = wait_for("an answer of HTCondor's tools", PATIENCE, || match raw(&here, "large-0", "analysis") {
+        Err(kube::Error::Api(late)) if late.code == 503 => Err(late.message),
+        answer => Ok(answer),
+    });
+    let analysis = analysis.unwrap().unwrap();
     assert!(analysis.contains("NobodyHasThis"), "{analysis}");
     let log = raw(&here, "large-0", "log").unwrap_err().to_string();
     assert!(log.contains("large-0 is Idle: it has no log"), "{log}");

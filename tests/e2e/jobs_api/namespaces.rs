@@ -5,12 +5,12 @@ use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, checkout, ht
 use serde_json::Value;
 use testbed::{Controllers, KubeOptions, Version, wait_for};
 
-use crate::jobs_api::away::{CONTROLLERS, controllers_notice_nothing};
+use crate::jobs_api::availability::{CONTROLLERS, controllers_notice_nothing};
 use crate::jobs_api::names;
 
 on_versions! {
-    trixie: go_with_all_that_runs_in_them;
-    long: stay_while_the_api_does_not_answer;
+    trixie: namespace_deletion_removes_all_jobs;
+    long: namespace_deletion_waits_for_the_jobs_api;
 }
 
 const DISCOVERY: &str = "NamespaceDeletionDiscoveryFailure";
@@ -63,7 +63,7 @@ fn under_way(here: &Namespace<'_>, name: &str, jobs: u32) -> (String, Vec<String
     (uid, ids(&here.wait_running(name, jobs)))
 }
 
-fn go_with_all_that_runs_in_them(version: Version) {
+fn namespace_deletion_removes_all_jobs(version: Version) {
     let (bed, controllers) = bed(version);
     bed.start_operator();
     bed.front();
@@ -100,7 +100,7 @@ fn go_with_all_that_runs_in_them(version: Version) {
     wait_gone(&empty, &controllers);
 }
 
-fn stay_while_the_api_does_not_answer(version: Version) {
+fn namespace_deletion_waits_for_the_jobs_api(version: Version) {
     let (bed, controllers) = bed(version);
     bed.start_operator();
     let front = bed.front();

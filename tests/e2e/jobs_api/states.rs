@@ -7,10 +7,14 @@ use testbed::{Version, wait_for};
 use crate::jobs_api::{json, names, rows};
 
 on_versions! {
-    both: each_end_of_a_job_that_runs_again;
-    trixie: a_job_that_is_held_or_removed, items_of_a_configmap;
-    sid: jobs_that_wait_and_jobs_that_never_ran, size_of_output, numbers_and_items, one_that_is_killed;
-    long: jobs_that_are_lost;
+    both: each_run_of_a_retried_job_has_its_end;
+    trixie: held_and_removed_jobs_are_listed_with_reasons, config_map_items_are_listed_in_every_state;
+    sid:
+        waiting_and_never_submitted_jobs_are_listed,
+        output_size_is_listed,
+        jobs_have_their_index_and_item,
+        killed_job_is_listed_with_its_signal;
+    long: jobs_of_a_lost_queue_are_listed_as_lost;
 }
 
 /// The object of one job once it is in this state.
@@ -22,7 +26,7 @@ pub(super) fn wait_state(here: &Namespace<'_>, name: &str, state: &str) -> Value
     .unwrap()
 }
 
-fn numbers_and_items(version: Version) {
+fn jobs_have_their_index_and_item(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -42,8 +46,8 @@ fn numbers_and_items(version: Version) {
     assert_eq!(names(&by_index), ["fit-2"]);
 }
 
-/// Items that only the ledger has: of jobs that wait as of those that have ended, in lists, one by one, and as they change.
-fn items_of_a_configmap(version: Version) {
+/// Items that only the ledger has, for waiting and ended jobs, in lists, single objects and watches.
+fn config_map_items_are_listed_in_every_state(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -75,7 +79,7 @@ fn items_of_a_configmap(version: Version) {
 }
 
 /// How much a job has left, once it is here.
-fn size_of_output(version: Version) {
+fn output_size_is_listed(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -101,8 +105,8 @@ fn size_of_output(version: Version) {
     assert!(running["status"]["outputBytes"].is_null(), "{running:#}");
 }
 
-/// Of four runs, one exits, one is killed, one is interrupted by HTCondor, and the last one succeeds.
-fn each_end_of_a_job_that_runs_again(version: Version) {
+/// Of four runs the first exits, the second is killed, the third is interrupted by HTCondor, and the last succeeds.
+fn each_run_of_a_retried_job_has_its_end(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -139,8 +143,8 @@ fn each_end_of_a_job_that_runs_again(version: Version) {
     assert_eq!(status["earlierExits"], json!([first, second]), "{ended:#}");
 }
 
-/// Of three jobs one is killed from outside, and HTCondor says so; one exits, and one succeeds.
-fn one_that_is_killed(version: Version) {
+/// Of three jobs one is killed from outside, one exits with a code, and one succeeds.
+fn killed_job_is_listed_with_its_signal(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -167,11 +171,11 @@ fn one_that_is_killed(version: Version) {
     let expected = [("fit-0", "signal 9"), ("fit-1", "4")].map(|(name, end)| (name.to_owned(), end.to_owned()));
     let table = here.kubectl(&["get", "htcprocs"]);
     assert_eq!(failed(&table), expected, "{table}");
-    let (code, table, _) = crate::plugin::users::htc(&here, &["jobs", "fit"]);
+    let (code, table, _) = crate::plugin::submit_and_retry::htc(&here, &["jobs", "fit"]);
     assert_eq!((code, failed(&table)), (0, expected.to_vec()), "{table}");
 }
 
-fn jobs_that_wait_and_jobs_that_never_ran(version: Version) {
+fn waiting_and_never_submitted_jobs_are_listed(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -212,7 +216,7 @@ fn jobs_that_wait_and_jobs_that_never_ran(version: Version) {
     bed::person::wait_printed(&watch, "jobs that were given up", |text| text.matches("Removed").count() == 2);
 }
 
-fn a_job_that_is_held_or_removed(version: Version) {
+fn held_and_removed_jobs_are_listed_with_reasons(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -245,8 +249,8 @@ fn a_job_that_is_held_or_removed(version: Version) {
     assert!(released["status"]["holdReason"].is_null() && released["status"]["heldSince"].is_null(), "{released:#}");
 }
 
-/// HTCondor has lost its queue: nobody knows how they ended, and they are not submitted again.
-fn jobs_that_are_lost(version: Version) {
+/// HTCondor has lost its queue: how the jobs ended is unknown, and they are not submitted again.
+fn jobs_of_a_lost_queue_are_listed_as_lost(version: Version) {
     let bed = Bed::with_jobs_api(version, &[LONG_SUBMISSIONS, &["--birthdate-steady=4s"]].concat());
     bed.start_operator();
     bed.front();
@@ -273,6 +277,6 @@ fn jobs_that_are_lost(version: Version) {
     bed::person::wait_printed(&watch, "those that are lost", |text| text.matches(" Lost ").count() == 2);
     let log = here.bed.raw(&format!("{}/fit-0/log", here.procs())).unwrap_err().to_string();
     assert!(log.contains("fit-0 is Lost: it has no log"), "{log}");
-    let (code, names, _) = crate::plugin::users::htc(&here, &["jobs", "fit", "--state=Lost", "-o", "name"]);
+    let (code, names, _) = crate::plugin::submit_and_retry::htc(&here, &["jobs", "fit", "--state=Lost", "-o", "name"]);
     assert_eq!((code, names.lines().count()), (0, 2), "{names}");
 }

@@ -1,4 +1,4 @@
-//! Who sees which jobs: what RBAC says of their namespace, and nothing else.
+//! RBAC for jobs: users read jobs of their namespaces only.
 
 use bed::{Bed, Namespace, htcjob};
 use serde_json::json;
@@ -7,10 +7,13 @@ use testbed::Version;
 use crate::jobs_api::{API, json, names};
 
 on_versions! {
-    sid: one_namespace_and_no_other, one_name_and_no_other, somebody_else;
+    sid:
+        namespace_role_reads_only_its_namespace,
+        role_with_resource_names_reads_only_named_jobs,
+        user_without_rights_reads_nothing;
 }
 
-fn one_namespace_and_no_other(version: Version) {
+fn namespace_role_reads_only_its_namespace(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let (here, there) = (bed.namespace(), bed.namespace());
@@ -62,13 +65,13 @@ fn one_namespace_and_no_other(version: Version) {
         (&["get", "htcprocs", "-n", &there.name], "no"),
         (&["list", "htcprocs", "-A"], "no"),
     ] {
-        let said = ann.kubectl(&[&["auth", "can-i"], arguments].concat()).stdout;
-        assert_eq!(said.trim(), expected, "{arguments:?}");
+        let output = ann.kubectl(&[&["auth", "can-i"], arguments].concat()).stdout;
+        assert_eq!(output.trim(), expected, "{arguments:?}");
     }
 }
 
-/// A right to some names is a right to lists of one of them.
-fn one_name_and_no_other(version: Version) {
+/// A right with `resourceNames` allows lists of one of these names.
+fn role_with_resource_names_reads_only_named_jobs(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -107,8 +110,8 @@ fn one_name_and_no_other(version: Version) {
     }
 }
 
-/// Without rights there is nothing; what speaks for others may do so as RBAC says.
-fn somebody_else(version: Version) {
+/// Impersonation is allowed as RBAC says.
+fn user_without_rights_reads_nothing(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();

@@ -8,13 +8,17 @@ use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_t
 use serde_json::Value;
 use testbed::{Version, wait_for};
 
-use crate::jobs_api::wishes::does;
+use crate::jobs_api::actions::does;
 use crate::jobs_api::{json, rows};
 
 on_versions! {
-    trixie: each_change_is_a_row;
-    sid: of_those_that_fail;
-    long: goes_on_with_the_next_leader, that_an_htcjob_is_gone, goes_on_from_a_version, what_users_ask_for;
+    trixie: watch_has_an_event_for_each_change;
+    sid: watch_with_a_field_selector_has_only_matching_jobs;
+    long:
+        watch_resumes_with_the_next_leader,
+        watch_reports_deleted_htcjobs,
+        watch_resumes_from_a_resource_version,
+        watch_reports_requested_holds_releases_and_removals;
 }
 
 /// Event, name and state of each row that kubectl has printed.
@@ -27,16 +31,16 @@ fn is(event: &[String; 3], expected: [&str; 3]) -> bool {
 }
 
 /// A job that kubectl can say more of than its head.
-fn one_that_has_ended(here: &Namespace<'_>) {
+fn create_ended_htcjob(here: &Namespace<'_>) {
     here.create(&htcjob("before", "true"));
     here.wait_ended("before");
 }
 
-fn each_change_is_a_row(version: Version) {
+fn watch_has_an_event_for_each_change(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
-    one_that_has_ended(&here);
+    create_ended_htcjob(&here);
     let ann = here.person("ann", &["htcprocs-view"]);
     ann.comes_to_see(&["get", "htcprocs"]);
     let watch = ann.begins(&["get", "htcprocs", "-w", "--output-watch-events"]);
@@ -71,11 +75,11 @@ fn each_change_is_a_row(version: Version) {
     assert!(rows(&text).iter().all(|row| row[0] == "one-0"), "{text}");
 }
 
-fn of_those_that_fail(version: Version) {
+fn watch_with_a_field_selector_has_only_matching_jobs(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
-    one_that_has_ended(&here);
+    create_ended_htcjob(&here);
     let mut object = htcjob("fit", &format!("{UNTIL_LET_GO}; [ $1 != 1 ]"));
     object["spec"]["queue"] = 3.into();
     here.create(&object);
@@ -112,11 +116,11 @@ fn of_those_that_fail(version: Version) {
     assert_eq!(others(&text), [["ADDED", "fit-1", "Failed"], ["DELETED", "fit-1", "Failed"]], "{text}");
 }
 
-fn goes_on_from_a_version(version: Version) {
+fn watch_resumes_from_a_resource_version(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
-    one_that_has_ended(&here);
+    create_ended_htcjob(&here);
     here.create(&htcjob("fit", UNTIL_LET_GO));
     here.wait_running("fit", 1);
     let jobs = here.procs();
@@ -171,13 +175,13 @@ fn goes_on_from_a_version(version: Version) {
     assert!(why.contains("list again"), "{why}");
 }
 
-/// A watch ends with its leader. Who begins another one from where it was misses nothing, and is told nothing twice.
-fn goes_on_with_the_next_leader(version: Version) {
+/// A watch ends with its leader. A watch from the last version misses no event and repeats none.
+fn watch_resumes_with_the_next_leader(version: Version) {
     let bed = Bed::with_jobs_api(version, LONG_SUBMISSIONS);
     bed.start_operator();
     bed.front();
     let here = bed.namespace();
-    one_that_has_ended(&here);
+    create_ended_htcjob(&here);
     here.create(&htcjob("fit", UNTIL_LET_GO));
     here.wait_running("fit", 1);
     let raw = |query: &str| here.bed.raw(&format!("{}?{query}", here.procs()));
@@ -209,8 +213,9 @@ fn goes_on_with_the_next_leader(version: Version) {
     assert!(number(last) > number(since), "{frames}");
 }
 
-/// Who watches is told of an HTCJob that is let go, also if something else keeps it in Kubernetes. Who has missed that has to list again.
-fn that_an_htcjob_is_gone(version: Version) {
+/// A watch reports an HTCJob that the operator has released, also if another finalizer keeps it in Kubernetes. A client
+/// that missed the event has to list again.
+fn watch_reports_deleted_htcjobs(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();
@@ -218,7 +223,7 @@ fn that_an_htcjob_is_gone(version: Version) {
     kept["metadata"]["finalizers"] = serde_json::json!(["example.org/keep"]);
     here.create(&kept);
     here.wait_ended("kept");
-    one_that_has_ended(&here);
+    create_ended_htcjob(&here);
     let admin = here.admin();
     admin.comes_to_see(&["get", "htcprocs"]);
     let list = || json(&here.bed.raw(&here.procs()).unwrap());
@@ -235,8 +240,8 @@ fn that_an_htcjob_is_gone(version: Version) {
         assert!(why.contains("HTCJobs have gone since that version: list again"), "{why}");
         let after = list();
         assert_eq!(names(&after), ["before-0"]);
-        let told = here.bed.raw(&from(&after)).unwrap();
-        assert!(!told.contains(gone), "{told}");
+        let reported = here.bed.raw(&from(&after)).unwrap();
+        assert!(!reported.contains(gone), "{reported}");
         after
     };
     let watch = admin.begins(&["get", "htcprocs", "-w", "--output-watch-events"]);
@@ -253,8 +258,8 @@ fn that_an_htcjob_is_gone(version: Version) {
         r#"[{"op":"remove","path":"/metadata/finalizers"}]"#,
     ]);
     here.wait_gone("kept");
-    let told = here.bed.raw(&from(&after)).unwrap();
-    assert!(!told.contains("kept-0"), "its job is gone already: {told}");
+    let reported = here.bed.raw(&from(&after)).unwrap();
+    assert!(!reported.contains("kept-0"), "its job is gone already: {reported}");
 
     // Somebody removes the operator's own finalizer.
     here.create(&htcjob("forced", "true"));
@@ -286,7 +291,7 @@ fn name_of(event: &Value) -> &str {
 }
 
 /// What a job's events are about, but for the time that goes by.
-fn shown(event: &Value) -> Value {
+fn status_without_duration(event: &Value) -> Value {
     let mut status = event["object"]["status"].clone();
     status.as_object_mut().unwrap().remove("durationSeconds");
     status
@@ -323,15 +328,15 @@ impl<'a> Watches<'a> {
     }
 }
 
-/// Holds, releases and removals of single jobs, one in HTCondor and one that waits: who watches sees what is asked for, and that it
-/// is done. Who goes on from any event misses none behind it, and is told none twice.
-fn what_users_ask_for(version: Version) {
+/// For a job in HTCondor and a waiting one, the watch reports the request and its completion. A watch resumed at any
+/// event misses none and repeats none.
+fn watch_reports_requested_holds_releases_and_removals(version: Version) {
     let gates = Gates::new(version);
     let bed = Bed::with_jobs_api(version, &[LONG_SUBMISSIONS, &[&gates.argument()]].concat());
     bed.start_operator();
     bed.front();
     let here = bed.namespace();
-    one_that_has_ended(&here);
+    create_ended_htcjob(&here);
     let admin = here.admin();
     let mut object = htcjob("fit", UNTIL_LET_GO);
     object["spec"]["queue"] = 4.into();
@@ -378,7 +383,8 @@ fn what_users_ask_for(version: Version) {
         assert_eq!(event["type"], "MODIFIED", "{event}");
     }
     for job in ["fit-0", "fit-3"] {
-        let told: Vec<Value> = watches.told.iter().filter(|event| name_of(event) == job).map(shown).collect();
+        let told: Vec<Value> =
+            watches.told.iter().filter(|event| name_of(event) == job).map(status_without_duration).collect();
         let over = told.iter().position(|status| status["state"] == "Removed").unwrap();
         for two in told[..=over].windows(2) {
             assert_ne!(two[0], two[1], "{job} is told twice: {told:#?}");

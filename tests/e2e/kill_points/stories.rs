@@ -1,4 +1,4 @@
-//! What users do while the operator dies and comes back, and how it must end.
+//! Lives of HTCJobs while the operator is killed and started, and their ends.
 
 use std::cell::RefCell;
 use std::fs;
@@ -6,14 +6,13 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
-use htc_operator::failpoint::Point;
+use bed::site::Site;
+use bed::{Namespace, PATIENCE};
+use htc_support::failpoint::Point;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use strum::IntoStaticStr;
 use testbed::{Account, Port, Version, wait_for};
-
-use bed::site::Site;
-use bed::{Namespace, PATIENCE};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
@@ -233,7 +232,8 @@ impl Stage {
         .unwrap();
         let operator = Pid::from_raw(i32::try_from(self.site.bed.operator_pid()).unwrap()).unwrap();
         kill_process(operator, Signal::TERM).unwrap();
-        wait_for("the operator to hear it", PATIENCE, || self.site.bed.log().contains("told to stop")).unwrap();
+        wait_for("the operator to hear it", PATIENCE, || self.site.bed.log().contains("stopping limit_seconds"))
+            .unwrap();
         drop(writer);
         self.site.assert_complete_once(here, name, 1);
         here.begin_delete(name);
@@ -264,9 +264,9 @@ impl Stage {
     }
 
     /// Nothing of all that was deleted has come back, and every row of the journal is an Event.
-    pub fn assert_all_told_and_nothing_left(&self) {
+    pub fn assert_all_events_written_and_nothing_left(&self) {
         let here = Namespace { bed: &self.site.bed, name: self.namespace.clone() };
-        self.site.assert_journal_told(&here);
+        self.site.assert_events_match_journal(&here);
         let left = self.site.bed.queue("true", &["HTCJobUID", "ClusterId", "JobStatus"]);
         assert!(left.is_empty(), "left in the queue: {left:?}");
         for (name, uid, runs) in self.played.borrow().iter() {

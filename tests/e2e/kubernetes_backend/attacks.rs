@@ -1,28 +1,28 @@
-//! By users who may edit what is in a namespace.
+//! Attacks by users who may edit objects of a namespace.
 
 use bed::{Namespace, PATIENCE, is_true};
 use serde_json::{Value, json};
 use testbed::{Version, wait_for};
 
-use super::lives::counts;
+use super::lifecycle::counts;
 use super::stage::{Owned as _, Stage, assert_one_job, container, pods};
 
 on_versions! {
     trixie:
-        what_is_forged_elsewhere_is_none_of_it,
-        a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own,
-        an_impossible_time_stops_nobody,
-        its_pods_are_restricted;
-    sid: a_config_map_with_another_script_is_not_run;
-    long: a_job_that_takes_the_name_is_not_tried_without_end;
+        forged_owners_and_labels_are_ignored,
+        job_changed_by_hand_is_reverted_and_kept,
+        invalid_time_in_metadata_stops_no_watch,
+        pods_meet_the_restricted_standard;
+    sid: foreign_script_config_map_is_not_run;
+    long: job_name_conflict_is_retried_with_pauses;
 }
 
 fn owner(name: &str, uid: &str) -> Value {
     json!({ "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob", "name": name, "uid": uid, "controller": true })
 }
 
-/// Whoever may create ConfigMaps has no other script run, also if it says that it is the HTCJob's own.
-fn a_config_map_with_another_script_is_not_run(version: Version) {
+/// A ConfigMap of another author is not run, also if its owner reference names the HTCJob.
+fn foreign_script_config_map_is_not_run(version: Version) {
     let stage = Stage::new(version);
     let here = stage.namespace();
     let maps = format!("/api/v1/namespaces/{}/configmaps", here.name);
@@ -66,7 +66,7 @@ fn a_config_map_with_another_script_is_not_run(version: Version) {
 }
 
 /// Objects of another namespace, or of none of its Jobs, that say they are the HTCJob's.
-fn what_is_forged_elsewhere_is_none_of_it(version: Version) {
+fn forged_owners_and_labels_are_ignored(version: Version) {
     let stage = Stage::start(version);
     let (here, there) = (stage.namespace(), stage.namespace());
     let uid = here.create(&pods("sums", 2));
@@ -129,8 +129,9 @@ fn what_is_forged_elsewhere_is_none_of_it(version: Version) {
     there.delete("other");
 }
 
-/// `suspend` and `parallelism` are the HTCJob's to say. Without its owner and label the Job is still the one that is recorded.
-fn a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own(version: Version) {
+/// `suspend` and `parallelism` follow the HTCJob. Without its owner reference and label the Job is still the recorded
+/// one.
+fn job_changed_by_hand_is_reverted_and_kept(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let uid = here.create(&pods("sums", 3));
@@ -155,9 +156,9 @@ fn a_job_that_is_changed_by_hand_is_changed_back_and_stays_its_own(version: Vers
     assert!(jobs.is_empty() && here.pods().is_empty(), "{uid}: {jobs:#?}");
 }
 
-/// Whoever may create Jobs gives one the name of an HTCJob's: one that cannot be read, or whose owner only looks like the HTCJob. The
-/// operator says so and tries again after a pause, and not for ever without one.
-fn a_job_that_takes_the_name_is_not_tried_without_end(version: Version) {
+/// A user creates a Job of the same name: one that cannot be decoded, or whose owner reference only resembles the
+/// HTCJob's. The operator reports it and tries again with pauses.
+fn job_name_conflict_is_retried_with_pauses(version: Version) {
     let stage = Stage::new(version);
     let here = stage.namespace();
     let template = json!({ "metadata": {}, "spec": {
@@ -214,7 +215,7 @@ fn a_job_that_takes_the_name_is_not_tried_without_end(version: Version) {
 }
 
 /// A namespace that enforces the Pod Security Standard `restricted` lets them in.
-fn its_pods_are_restricted(version: Version) {
+fn pods_meet_the_restricted_standard(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let labels = json!({ "pod-security.kubernetes.io/enforce": "restricted" });
@@ -244,8 +245,8 @@ fn its_pods_are_restricted(version: Version) {
     here.delete("all");
 }
 
-/// Whoever may change an object may write a time into it that the API server takes, and no calendar has.
-fn an_impossible_time_stops_nobody(version: Version) {
+/// The API server accepts times in metadata that no calendar has.
+fn invalid_time_in_metadata_stops_no_watch(version: Version) {
     let stage = Stage::new(version);
     let (here, there) = (stage.namespace(), stage.namespace());
     let spoil = |kind: &str, name: &str| {

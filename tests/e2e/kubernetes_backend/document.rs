@@ -10,7 +10,7 @@ use testbed::Version;
 use super::stage::{Owned as _, Stage};
 
 on_versions! {
-    trixie: its_commands_and_the_examples_work;
+    trixie: page_commands_and_examples_work;
 }
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -34,7 +34,7 @@ fn end_pods(here: &Namespace<'_>) {
     std::thread::sleep(Duration::from_millis(200));
 }
 
-fn its_commands_and_the_examples_work(version: Version) {
+fn page_commands_and_examples_work(version: Version) {
     let stage = Stage::start(version);
     assert!(read("docs/kubernetes-backend.md").contains(APPLIED));
     let page = ("docs/kubernetes-backend.md", Page::of_markdown as fn(&str, &str) -> Page);

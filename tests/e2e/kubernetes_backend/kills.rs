@@ -1,7 +1,7 @@
 //! The operator dies at every step, and another one goes on: never two Jobs, and nothing left.
 
 use bed::{Namespace, PATIENCE, condition, is_true};
-use htc_operator::failpoint::Point;
+use htc_support::failpoint::Point;
 use serde_json::json;
 use testbed::{Version, wait_for};
 
@@ -9,7 +9,10 @@ use super::kubelet::{Kubelet, kept};
 use super::stage::{Owned as _, Stage, assert_one_job, pods};
 
 on_versions! {
-    trixie: killed_at_every_point, a_ledger_that_is_lost, another_operator_leaves_it_alone;
+    trixie:
+        operator_kill_at_each_fail_point_creates_one_job,
+        ledger_loss_creates_no_second_job,
+        second_operator_leaves_the_job_alone;
 }
 
 /// Where it dies, in each life one after the other.
@@ -81,7 +84,7 @@ fn completed(here: &Namespace<'_>, name: &str) {
     here.wait_all_gone();
 }
 
-fn killed_at_every_point(version: Version) {
+fn operator_kill_at_each_fail_point_creates_one_job(version: Version) {
     assert!(POINTS.iter().all(|point| LIVES.concat().contains(point) || LEFT.contains(point)));
     let stage = Stage::new(version);
     let here = stage.namespace();
@@ -154,8 +157,8 @@ fn left_behind(here: &Namespace<'_>, name: &str) {
     here.wait_all_gone();
 }
 
-/// What the operator finds goes on; what it does not find it does not make again, unless somebody says that it may.
-fn a_ledger_that_is_lost(version: Version) {
+/// Existing Jobs continue. Missing Jobs are created again only if a person says so.
+fn ledger_loss_creates_no_second_job(version: Version) {
     let stage = Stage::start(version);
     let (here, there, elsewhere) = (stage.namespace(), stage.namespace(), stage.namespace());
     // Its items go with the ledger, the list is deleted, and its status does not say how many there are.
@@ -199,7 +202,7 @@ fn a_ledger_that_is_lost(version: Version) {
     let ended = elsewhere.wait_ended("listed");
     assert_eq!((&ended["status"]["succeeded"], &ended["status"]["total"]), (&json!(2), &json!(2)), "{ended:#}");
     let ended = there.wait_ended("gone");
-    assert_eq!(condition(&ended, "Failed").unwrap()["reason"], "Lost", "{ended:#}");
+    assert_eq!(condition(&ended, "Failed").unwrap()["reason"], "JobsLost", "{ended:#}");
     here.wait_says("never", "Submitted", "False", "PastUnknown");
     here.end(0, 0);
     here.end(1, 3);
@@ -217,7 +220,7 @@ fn a_ledger_that_is_lost(version: Version) {
     there.wait_all_gone();
 }
 
-fn another_operator_leaves_it_alone(version: Version) {
+fn second_operator_leaves_the_job_alone(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     here.create(&pods("ours", 1));

@@ -1,4 +1,4 @@
-//! What Pods write: from their node while they are there, and from the volume afterwards.
+//! Logs of Pods: from their node while they exist, and from the volume afterwards.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -9,15 +9,15 @@ use testbed::{KubeOptions, Version, wait_for};
 
 use super::kubelet::{Kubelet, is_fetched, kept, log};
 use super::stage::{Owned as _, Stage, pods};
-use crate::plugin::users::{command, htc};
+use crate::plugin::submit_and_retry::{command, htc};
 
 on_versions! {
-    trixie: from_the_pod_and_then_from_the_volume;
+    trixie: log_comes_from_the_pod_and_then_from_the_volume;
     long:
-        what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long,
-        of_a_log_that_was_cut_it_is_said_that_lines_are_missing,
-        of_all_that_failed_those_whose_pods_are_gone_are_passed_over,
-        no_more_is_kept_than_of_other_output;
+        unavailable_log_is_retried_and_delays_deletion_briefly,
+        rotated_log_reports_missing_lines,
+        logs_of_failed_jobs_skip_deleted_pods,
+        saved_log_is_cut_at_the_output_limit;
 }
 
 fn wait_kept(here: &Namespace<'_>, proc: &str) {
@@ -28,7 +28,7 @@ fn wait_kept(here: &Namespace<'_>, proc: &str) {
     .unwrap_or_else(|error| panic!("{error}\n{}", here.bed.log()));
 }
 
-fn from_the_pod_and_then_from_the_volume(version: Version) {
+fn log_comes_from_the_pod_and_then_from_the_volume(version: Version) {
     let stage = Stage::start(version);
     stage.bed.front();
     let here = stage.namespace();
@@ -83,12 +83,13 @@ fn from_the_pod_and_then_from_the_volume(version: Version) {
     assert_eq!(log(&here, "talks-0", "tailLines=2").unwrap(), "three\nfour\n");
     assert_eq!(kubelet.asked().len(), asked, "the node is not asked any more");
     here.delete("talks");
-    assert!(kept(&here, "talks", 1).exists(), "as HTCondor's output: --keep-output removes it");
+    assert!(kept(&here, "talks", 1).exists(), "as HTCondor's output: --output-retention removes it");
     here.wait_all_gone();
 }
 
-/// A node keeps only the newest part of a long log. Who goes on where a connection has ended is told if what comes next is not known.
-fn of_a_log_that_was_cut_it_is_said_that_lines_are_missing(version: Version) {
+/// A node keeps only the newest part of a long log. A client that resumes after a broken connection is warned if lines
+/// may be missing.
+fn rotated_log_reports_missing_lines(version: Version) {
     let stage = Stage::start(version);
     stage.bed.front();
     let here = stage.namespace();
@@ -101,15 +102,15 @@ fn of_a_log_that_was_cut_it_is_said_that_lines_are_missing(version: Version) {
     let mut follows =
         command(&here, &["logs", "long/0", "-f"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follows.stdout.take().unwrap()).lines();
-    let (tell, told) = std::sync::mpsc::channel();
-    let said = BufReader::new(follows.stderr.take().unwrap()).lines();
-    std::thread::spawn(move || said.map_while(Result::ok).try_for_each(|line| tell.send(line)));
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let stderr = BufReader::new(follows.stderr.take().unwrap()).lines();
+    std::thread::spawn(move || stderr.map_while(Result::ok).try_for_each(|line| sender.send(line)));
     let mut next = || lines.next().unwrap().unwrap();
     assert_eq!([next(), next()], ["one", "two"]);
     // Shorter than what was read, and then longer: that it ends too early is not all that tells.
     for left in ["six\n".to_owned(), "seven\n".repeat(100)] {
         kubelet.rotates(&pod, left.as_bytes());
-        let words = told.recv_timeout(PATIENCE).expect("it says that lines may be missing");
+        let words = receiver.recv_timeout(PATIENCE).expect("it says that lines may be missing");
         assert!(words.contains("lines may be missing"), "{words}");
         for line in left.lines() {
             assert_eq!(next(), line);
@@ -131,7 +132,7 @@ fn of_a_log_that_was_cut_it_is_said_that_lines_are_missing(version: Version) {
     here.delete("long");
 }
 
-fn of_all_that_failed_those_whose_pods_are_gone_are_passed_over(version: Version) {
+fn logs_of_failed_jobs_skip_deleted_pods(version: Version) {
     let stage = Stage::start(version);
     stage.bed.front();
     let here = stage.namespace();
@@ -154,7 +155,7 @@ fn of_all_that_failed_those_whose_pods_are_gone_are_passed_over(version: Version
     here.delete("cut");
 }
 
-fn what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long(version: Version) {
+fn unavailable_log_is_retried_and_delays_deletion_briefly(version: Version) {
     let stage = Stage::start(version);
     stage.bed.front();
     let here = stage.namespace();
@@ -207,7 +208,7 @@ fn what_cannot_be_had_is_tried_again_and_holds_up_no_deletion_for_long(version: 
     here.wait_all_gone();
 }
 
-fn no_more_is_kept_than_of_other_output(version: Version) {
+fn saved_log_is_cut_at_the_output_limit(version: Version) {
     let limit = ["--kubernetes-backend", "--output-limit=1M"];
     let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), &limit);
     let stage = Stage::of(bed);

@@ -9,9 +9,9 @@ use super::stage::{Owned as _, Stage, pods};
 use crate::queue::site::{labelled, wait_quota};
 
 on_versions! {
-    trixie: one_quota_counts_both_backends, what_is_resumed_by_hand_gets_no_room;
-    sid: killed_while_it_gives_room;
-    long: pods_that_are_left_keep_their_room, suspended_it_gives_room_back_and_waits_for_it;
+    trixie: quota_counts_both_backends, job_resumed_by_hand_gets_no_quota;
+    sid: operator_kill_around_a_grant_grants_no_quota_twice;
+    long: orphaned_pods_keep_their_quota, suspended_htcjob_returns_its_quota_and_waits_for_it;
 }
 
 fn start(version: Version, jobs: u32) -> Stage {
@@ -59,7 +59,7 @@ fn never_more_than(here: &Namespace<'_>, quota: usize, story: impl FnOnce()) {
 }
 
 /// HTCondor waits for Pods, and Pods for HTCondor.
-fn one_quota_counts_both_backends(version: Version) {
+fn quota_counts_both_backends(version: Version) {
     let stage = start(version, 2);
     let here = stage.namespace();
     never_more_than(&here, 2, || {
@@ -69,7 +69,7 @@ fn one_quota_counts_both_backends(version: Version) {
         assert_eq!(here.job("first")["spec"]["parallelism"], 2);
         let second = here.create(&in_htcondor("second"));
         let message = wait_quota(&here, "second", "False", "WaitingForQuota");
-        assert!(message.contains("the quota of HTCQueue batch, 2 jobs, has no room"), "{message}");
+        assert!(message.contains("the quota of HTCQueue batch, 2 jobs, has too little left"), "{message}");
         // Another index takes the place of one that has ended, as long as there is one.
         here.end(0, 0);
         here.wait_index(2);
@@ -79,7 +79,7 @@ fn one_quota_counts_both_backends(version: Version) {
         here.wait_running("second", 1);
         here.create(&in_queue("third", 1));
         let message = wait_quota(&here, "third", "False", "WaitingForQuota");
-        assert!(message.contains("the quota of HTCQueue batch, 2 jobs, has no room"), "{message}");
+        assert!(message.contains("the quota of HTCQueue batch, 2 jobs, has too little left"), "{message}");
         let waits = here.get("third");
         assert_eq!(waits["status"]["state"], "Queued (1st)", "{waits:#}");
         assert!(is_true(&waits, "Submitted"), "{waits:#}");
@@ -93,17 +93,17 @@ fn one_quota_counts_both_backends(version: Version) {
         assert!(is_true(&here.wait_ended("third"), "Complete"));
     });
     wait_used(&here, 0);
-    let told = here.story("third", "Completed");
-    assert_eq!(told[..4], ["Pending", "Submitted", "WaitingForQuota", "QuotaReserved"], "{told:?}");
+    let reported = here.story("third", "Completed");
+    assert_eq!(reported[..4], ["Pending", "Submitted", "WaitingForQuota", "QuotaReserved"], "{reported:?}");
     for name in ["first", "second", "third"] {
         here.delete(name);
     }
     here.wait_all_gone();
 }
 
-/// Room goes to the next when the Pods are gone, and the one that had it waits for its turn; also by an operator that was started
-/// since. What somebody changes of the Job by hand is changed back.
-fn suspended_it_gives_room_back_and_waits_for_it(version: Version) {
+/// Quota goes to the next HTCJob when the Pods are gone, and the suspended one waits for its turn, also after a restart
+/// of the operator. Changes of the Job by hand are reverted.
+fn suspended_htcjob_returns_its_quota_and_waits_for_it(version: Version) {
     let stage = start(version, 1);
     let here = stage.namespace();
     never_more_than(&here, 1, || {
@@ -135,8 +135,8 @@ fn suspended_it_gives_room_back_and_waits_for_it(version: Version) {
     here.delete("second");
 }
 
-/// A Job that is deleted without its Pods keeps its room until these are gone.
-fn pods_that_are_left_keep_their_room(version: Version) {
+/// A Job that is deleted without its Pods keeps its quota until these are gone.
+fn orphaned_pods_keep_their_quota(version: Version) {
     let stage = start(version, 1);
     let here = stage.namespace();
     let kubelet = Kubelet::start(&stage.bed);
@@ -149,11 +149,11 @@ fn pods_that_are_left_keep_their_room(version: Version) {
         wait_quota(&here, "second", "False", "WaitingForQuota");
         here.kubectl(&["delete", "job", &here.job_name("first"), "--cascade=orphan"]);
         let ended = here.wait_ended("first");
-        assert_eq!(condition(&ended, "Failed").unwrap()["reason"], "Lost", "{ended:#}");
+        assert_eq!(condition(&ended, "Failed").unwrap()["reason"], "JobsLost", "{ended:#}");
         // A third one comes and is told: by then the operator has looked at the first again.
         here.create(&in_queue("third", 1));
         let message = wait_quota(&here, "third", "False", "WaitingForQuota");
-        assert!(message.contains("the quota of HTCQueue batch, 1 jobs, has no room"), "{message}");
+        assert!(message.contains("the quota of HTCQueue batch, 1 jobs, has too little left"), "{message}");
         assert_eq!(here.job("second")["spec"]["suspend"], true);
         here.kill_pod(&pod);
         here.end(0, 0);
@@ -167,8 +167,8 @@ fn pods_that_are_left_keep_their_room(version: Version) {
     }
 }
 
-/// The operator dies before and after each grant and each change of a Job: nobody gets the same room twice.
-fn killed_while_it_gives_room(version: Version) {
+/// Kills the operator before and after each grant and each change of a Job.
+fn operator_kill_around_a_grant_grants_no_quota_twice(version: Version) {
     let stage = start(version, 1);
     let here = stage.namespace();
     let places = ["before-grants", "after-grants", "before-job-adjusted", "after-job-adjusted", "after-grants"];
@@ -193,8 +193,8 @@ fn killed_while_it_gives_room(version: Version) {
     }
 }
 
-/// Whoever may change Jobs gets no room by that.
-fn what_is_resumed_by_hand_gets_no_room(version: Version) {
+/// The right to change Jobs gives no quota.
+fn job_resumed_by_hand_gets_no_quota(version: Version) {
     let stage = start(version, 1);
     let here = stage.namespace();
     here.create(&in_queue("has", 1));

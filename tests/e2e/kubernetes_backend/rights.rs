@@ -3,18 +3,18 @@
 use std::panic::AssertUnwindSafe;
 
 use bed::{ACCOUNT, Bed, is_true};
-use htc_operator::failpoint::Point;
+use htc_support::failpoint::Point;
 use serde_json::Value;
 use testbed::{KubeOptions, PoolOptions, Version};
 
 use super::kubelet::{Kubelet, kept};
 use super::stage::{Owned as _, Stage, pods};
-use crate::deploy::life::token;
 use crate::deploy::manifests::{container, each, render, render_with};
+use crate::deploy::rbac::token;
 use crate::deploy::rights::{self, Right};
 
 on_versions! {
-    trixie: all_are_needed_and_suffice, a_namespace_goes_whose_role_goes_first;
+    trixie: backend_needs_exactly_its_rights, namespace_deletion_completes_after_its_role_is_gone;
 }
 
 const COMPONENT: &str = "../../components/kubernetes-backend";
@@ -28,7 +28,7 @@ fn role(namespace: &str) -> Vec<Value> {
     objects
 }
 
-fn all_are_needed_and_suffice(version: Version) {
+fn backend_needs_exactly_its_rights(version: Version) {
     let audit = KubeOptions { audit: true, ..KubeOptions::default() };
     let bed = Bed::with_kube(version, &audit, &PoolOptions::default(), &["--kubernetes-backend"]);
     let overlay = render_with("overlays/local", COMPONENT);
@@ -69,14 +69,14 @@ fn all_are_needed_and_suffice(version: Version) {
     rights::must_suffice(&in_its_namespaces);
     story.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     stage.bed.set_env("HTC_KUBERNETES_BACKEND", "true");
-    let (well, said) = stage.bed.check();
-    let line = said.lines().find(|line| line.contains("kubernetes backend: ")).unwrap_or_else(|| panic!("{said}"));
+    let (well, output) = stage.bed.check();
+    let line = output.lines().find(|line| line.contains("kubernetes backend: ")).unwrap_or_else(|| panic!("{output}"));
     let missing = format!("pods/log in namespace {}: ", closed.name);
-    assert!(!well && line.contains(&missing) && !line.contains("all namespaces"), "{said}");
+    assert!(!well && line.contains(&missing) && !line.contains("all namespaces"), "{output}");
     // Also without it the operator can say that there is no Job of it.
     closed.delete("waits");
-    let (_, said) = stage.bed.check();
-    assert!(said.contains("ok    kubernetes backend: the operator may watch Jobs and Pods; no HTCJob"), "{said}");
+    let (_, output) = stage.bed.check();
+    assert!(output.contains("ok    kubernetes backend: the operator may watch Jobs and Pods; no HTCJob"), "{output}");
     let all = [overlay, role(&here.name)].concat();
     let of_the_backend = |right: &Right| right.role.contains("kubernetes-backend");
     let rights: Vec<Right> =
@@ -86,7 +86,7 @@ fn all_are_needed_and_suffice(version: Version) {
 }
 
 /// The controller of namespaces may delete the Role long before the `HTCJob`s.
-fn a_namespace_goes_whose_role_goes_first(version: Version) {
+fn namespace_deletion_completes_after_its_role_is_gone(version: Version) {
     let bed = Bed::with_kube(version, &KubeOptions::default(), &PoolOptions::default(), &["--kubernetes-backend"]);
     let stage = Stage::of(bed);
     let here = stage.namespace();

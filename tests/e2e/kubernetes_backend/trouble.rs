@@ -1,4 +1,4 @@
-//! What goes wrong, and is said.
+//! Failures, and the conditions that report them.
 
 use bed::{Bed, Namespace, PATIENCE, condition, is_true};
 use serde_json::{Value, json};
@@ -9,17 +9,17 @@ use super::stage::{Owned as _, Stage, assert_one_job, container, pods};
 
 on_versions! {
     trixie:
-        a_job_that_somebody_deletes_is_lost,
-        a_name_that_is_taken_is_left_alone,
-        without_the_backend_it_waits_and_goes;
+        deleted_job_is_lost_and_not_recreated,
+        foreign_job_of_the_same_name_is_left_alone,
+        htcjob_waits_and_can_be_deleted_while_the_backend_is_off;
     long:
-        a_silent_node_is_said_and_its_jobs_wait,
-        a_quota_is_said_and_waited_for,
-        an_evicted_pod_is_no_failure,
-        an_image_that_is_missing_is_said,
-        an_image_that_may_be_roots_is_said_with_what_to_do,
-        what_has_no_meaning_is_refused,
-        a_namespace_goes_with_all_that_runs_in_it;
+        silent_node_is_reported_and_its_pod_is_waited_for,
+        exceeded_resource_quota_is_reported_and_retried,
+        evicted_pod_is_no_failure,
+        missing_image_is_reported,
+        root_image_is_reported_with_a_remedy,
+        fields_without_meaning_are_refused,
+        namespace_deletion_removes_all_pods;
 }
 
 fn wait_says(here: &Namespace<'_>, name: &str, reason: &str) -> String {
@@ -33,7 +33,7 @@ fn another_runs(here: &Namespace<'_>, name: &str) {
     here.wait_ended(name);
 }
 
-fn a_job_that_somebody_deletes_is_lost(version: Version) {
+fn deleted_job_is_lost_and_not_recreated(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     here.create(&pods("gone", 3));
@@ -43,7 +43,7 @@ fn a_job_that_somebody_deletes_is_lost(version: Version) {
     here.begin_remove("job", &job);
     let ended = here.wait_ended("gone");
     let failed = condition(&ended, "Failed").unwrap();
-    assert_eq!(failed["reason"], "Lost");
+    assert_eq!(failed["reason"], "JobsLost");
     assert!(failed["message"].as_str().unwrap().contains("was deleted before it ended"), "{failed}");
     assert_eq!((&ended["status"]["succeeded"], &ended["status"]["failedIndexes"]), (&json!(1), &json!("0-1")));
     // Nor is it made again by an operator that was started since, nor if somebody deletes the end of it, too.
@@ -57,7 +57,7 @@ fn a_job_that_somebody_deletes_is_lost(version: Version) {
     here.wait_all_gone();
 }
 
-fn a_name_that_is_taken_is_left_alone(version: Version) {
+fn foreign_job_of_the_same_name_is_left_alone(version: Version) {
     let stage = Stage::new(version);
     let here = stage.namespace();
     for name in ["first", "second"] {
@@ -83,7 +83,7 @@ fn a_name_that_is_taken_is_left_alone(version: Version) {
     here.delete("first");
 }
 
-fn a_quota_is_said_and_waited_for(version: Version) {
+fn exceeded_resource_quota_is_reported_and_retried(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let quota = |name: &str, hard: Value| {
@@ -113,7 +113,7 @@ fn a_quota_is_said_and_waited_for(version: Version) {
     here.delete("many");
 }
 
-fn an_evicted_pod_is_no_failure(version: Version) {
+fn evicted_pod_is_no_failure(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     here.create(&pods("moved", 1));
@@ -133,8 +133,8 @@ fn an_evicted_pod_is_no_failure(version: Version) {
     here.delete("moved");
 }
 
-/// What the node lifecycle controller does of a node that does not answer is done here by hand: its Pods are marked and deleted.
-fn a_silent_node_is_said_and_its_jobs_wait(version: Version) {
+/// The test does by hand what the node lifecycle controller does for a silent node: it marks and deletes the Pods.
+fn silent_node_is_reported_and_its_pod_is_waited_for(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let kubelet = Kubelet::start(&stage.bed);
@@ -168,7 +168,7 @@ fn a_silent_node_is_said_and_its_jobs_wait(version: Version) {
     here.wait_all_gone();
 }
 
-fn an_image_that_is_missing_is_said(version: Version) {
+fn missing_image_is_reported(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     here.create(&pods("typo", 1));
@@ -184,7 +184,7 @@ fn an_image_that_is_missing_is_said(version: Version) {
 }
 
 /// In kubelet's words, which `verifyRunAsNonRoot` has (pkg/kubelet/kuberuntime/security_context.go).
-fn an_image_that_may_be_roots_is_said_with_what_to_do(version: Version) {
+fn root_image_is_reported_with_a_remedy(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     for (name, image) in [
@@ -198,14 +198,15 @@ fn an_image_that_may_be_roots_is_said_with_what_to_do(version: Version) {
         here.play(0, json!({ "containerStatuses": [container(&waiting)] }));
         let message = here.wait_says(name, "Stuck", "True", "PodsCannotStart");
         let (_, next) = message.split_once(&format!("CreateContainerConfigError: {words}. ")).unwrap_or_default();
-        for step in ["`USER 1000`", "--kubernetes-run-as-user", "create the HTCJob again"] {
+        let baseline = Some("--kubernetes-pod-security=baseline").filter(|_| name == "named");
+        for step in ["`USER 1000`", "--kubernetes-run-as-user", "create the HTCJob again"].into_iter().chain(baseline) {
             assert!(next.contains(step), "{step}: {message}");
         }
         here.delete(name);
     }
 }
 
-fn what_has_no_meaning_is_refused(version: Version) {
+fn fields_without_meaning_are_refused(version: Version) {
     let stage = Stage::start(version);
     let here = stage.namespace();
     let mut object = pods("options", 1);
@@ -219,7 +220,7 @@ fn what_has_no_meaning_is_refused(version: Version) {
     object["spec"]["queue"] = 900.into();
     here.create(&object);
     let message = wait_says(&here, "large", "InvalidSpec");
-    assert!(message.contains("a ConfigMap has room for 1048576"), "{message}");
+    assert!(message.contains("a ConfigMap holds 1048576"), "{message}");
     let list = json!({ "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": { "name": "list", "namespace": here.name, "labels": { "htc.cern.ch/use": "items" } }, "data": { "files": "y".repeat(1000) + "\n" } });
     let lines = json!({ "data": { "files": format!("{}\n", "y".repeat(1000)).repeat(900) } });
@@ -232,7 +233,7 @@ fn what_has_no_meaning_is_refused(version: Version) {
     object["spec"]["itemsFrom"] = json!({ "configMapKeyRef": { "name": "list", "key": "files" } });
     here.create(&object);
     let message = wait_says(&here, "lines", "InvalidSpec");
-    assert!(message.contains("a ConfigMap has room for 1048576"), "{message}");
+    assert!(message.contains("a ConfigMap holds 1048576"), "{message}");
     let mut object = pods("account", 1);
     object["spec"]["kubernetes"] = json!({ "serviceAccountName": "admin" });
     here.create(&object);
@@ -250,7 +251,7 @@ fn what_has_no_meaning_is_refused(version: Version) {
     }
 }
 
-fn without_the_backend_it_waits_and_goes(version: Version) {
+fn htcjob_waits_and_can_be_deleted_while_the_backend_is_off(version: Version) {
     let here = Bed::shared(version).namespace();
     here.create(&pods("off", 1));
     let message = wait_says(&here, "off", "BackendDisabled");
@@ -258,7 +259,7 @@ fn without_the_backend_it_waits_and_goes(version: Version) {
     here.delete("off");
 }
 
-fn a_namespace_goes_with_all_that_runs_in_it(version: Version) {
+fn namespace_deletion_removes_all_pods(version: Version) {
     let stage = Stage::start(version);
     // The namespace controller asks every API.
     stage.bed.front();

@@ -9,13 +9,13 @@ use crate::queue::site::{wait_quota, wait_state};
 
 on_versions! {
     kueue:
-        a_lost_ledger_goes_by_what_is_admitted,
-        deleted_while_it_waits_runs_or_is_preempted,
-        its_time_is_over_and_its_quota_is_given_back;
+        ledger_loss_runs_only_admitted_jobs_once,
+        deleted_htcjob_returns_its_quota_in_every_state,
+        deadline_returns_the_quota;
 }
 
 /// Their Workloads go with them, and their quota goes to the next, whoever looks and however they are deleted.
-fn deleted_while_it_waits_runs_or_is_preempted(version: Version) {
+fn deleted_htcjob_returns_its_quota_in_every_state(version: Version) {
     let stage = Stage::start(version);
     let bed = &stage.site.bed;
     stage.cluster_queue("pool", 1, &json!({ "preemption": { "withinClusterQueue": "LowerPriority" } }));
@@ -66,7 +66,7 @@ fn deleted_while_it_waits_runs_or_is_preempted(version: Version) {
 }
 
 /// What waits for Kueue has no `startTime`.
-fn its_time_is_over_and_its_quota_is_given_back(version: Version) {
+fn deadline_returns_the_quota(version: Version) {
     let stage = Stage::start(version);
     stage.cluster_queue("pool", 1, &json!({}));
     let here = stage.namespace("pool");
@@ -97,7 +97,7 @@ fn its_time_is_over_and_its_quota_is_given_back(version: Version) {
 }
 
 /// What Kueue has admitted and what HTCondor has is known without a ledger: nothing runs twice, or beside what is admitted.
-fn a_lost_ledger_goes_by_what_is_admitted(version: Version) {
+fn ledger_loss_runs_only_admitted_jobs_once(version: Version) {
     let stage = Stage::start(version);
     let bed = &stage.site.bed;
     stage.cluster_queue("pool", 1, &json!({ "preemption": { "withinClusterQueue": "LowerPriority" } }));
@@ -107,7 +107,7 @@ fn a_lost_ledger_goes_by_what_is_admitted(version: Version) {
     let high = here.create(&stage.of_class("high", 1, "high"));
     here.wait_running("high", 1);
     assert_eq!(bed.queue(&of(&low), &["JobStatus"]), [["5"]]);
-    let told = ids(&here.wait("high", "its id", |object| object["status"]["jobid"].is_array()));
+    let reported = ids(&here.wait("high", "its id", |object| object["status"]["jobid"].is_array()));
     bed.kill_operator();
     std::fs::remove_dir_all(bed.data.join("sqlite")).unwrap();
     let look = |most: &mut usize| *most = stage.open().max(*most);
@@ -127,7 +127,7 @@ fn a_lost_ledger_goes_by_what_is_admitted(version: Version) {
         }
     });
     assert_eq!(most, 1, "never more than the quota");
-    assert_eq!((ids(&here.get("high")), stage.site.runs("high", 0)), (told, 1));
+    assert_eq!((ids(&here.get("high")), stage.site.runs("high", 0)), (reported, 1));
     assert_eq!((stage.site.runs("late", 0), bed.jobs_of(&low).len()), (1, 1));
     for name in ["high", "low", "late"] {
         here.delete(name);

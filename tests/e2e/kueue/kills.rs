@@ -1,7 +1,7 @@
 //! The operator is killed before and after everything that it writes of a Workload.
 
 use bed::{PATIENCE, beside, is_true};
-use htc_operator::failpoint::Point;
+use htc_support::failpoint::Point;
 use serde_json::json;
 use testbed::{Version, wait_for};
 
@@ -9,7 +9,7 @@ use super::stage::{Stage, is, local_queue, wait_no_workloads, workloads};
 use crate::queue::site::wait_quota;
 
 on_versions! {
-    kueue: killed_at_every_write, killed_at_every_change_that_users_bring;
+    kueue: operator_kill_at_each_workload_write_exceeds_no_quota, operator_kill_at_each_user_change_exceeds_no_quota;
 }
 
 /// Those that only lives with Kueue meet.
@@ -21,7 +21,7 @@ fn changes(count: usize) -> impl Iterator<Item = String> {
     std::iter::repeat_n(["before-workload-changed", "after-workload-changed"], count).flatten().map(str::to_owned)
 }
 
-fn killed_at_every_write(version: Version) {
+fn operator_kill_at_each_workload_write_exceeds_no_quota(version: Version) {
     let stage = Stage::start(version);
     let bed = &stage.site.bed;
     stage.cluster_queue("pool", 1, &json!({ "preemption": { "withinClusterQueue": "LowerPriority" } }));
@@ -69,7 +69,7 @@ fn killed_at_every_write(version: Version) {
 }
 
 /// Suspended and resumed, in another queue and in none, deleted.
-fn killed_at_every_change_that_users_bring(version: Version) {
+fn operator_kill_at_each_user_change_exceeds_no_quota(version: Version) {
     let stage = Stage::start(version);
     let bed = &stage.site.bed;
     stage.cluster_queue("pool", 1, &json!({}));

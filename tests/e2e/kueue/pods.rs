@@ -4,18 +4,18 @@ use bed::{Namespace, PATIENCE, beside, condition, is_true};
 use serde_json::{Value, json};
 use testbed::{Version, wait_for};
 
-use super::stage::{Stage, is, local_queue, patch_workload, told, wait_no_workloads, workloads};
+use super::stage::{Stage, is, local_queue, patch_workload, wait_no_workloads, workload_condition, workloads};
 use crate::kubernetes_backend::kubelet::Kubelet;
 use crate::kubernetes_backend::stage::{Owned as _, pods};
 use crate::queue::site::{labelled, wait_quota, wait_state};
 
 on_versions! {
     kueue:
-        one_cluster_queue_admits_both_backends,
-        preempted_once_no_pod_is_left,
-        suspended_deactivated_and_made_again,
-        killed_with_pods_at_every_write,
-        kueue_that_manages_every_job_is_told_whose_they_are;
+        cluster_queue_admits_both_backends,
+        preempted_htcjob_keeps_quota_until_its_pods_are_gone,
+        suspended_deactivated_or_deleted_workload_controls_pods,
+        operator_kill_at_each_write_with_pods_exceeds_no_quota,
+        kueue_managing_every_job_leaves_jobs_of_htcjobs_alone;
 }
 
 const BY_PRIORITY: &str = r#"{ "preemption": { "withinClusterQueue": "LowerPriority" } }"#;
@@ -53,7 +53,7 @@ fn never_more_than(here: &Namespace<'_>, quota: usize, story: impl FnOnce()) {
     assert_eq!(most, quota);
 }
 
-fn one_cluster_queue_admits_both_backends(version: Version) {
+fn cluster_queue_admits_both_backends(version: Version) {
     let stage = Stage::with_pods(version, 1, 2, &json!({}));
     let here = namespace(&stage);
     never_more_than(&here, 2, || {
@@ -65,7 +65,10 @@ fn one_cluster_queue_admits_both_backends(version: Version) {
         let asked = &workload["spec"]["podSets"][0];
         let requests = &asked["template"]["spec"]["containers"][0]["resources"]["requests"];
         assert_eq!((&asked["count"], &asked["minCount"], requests), (&json!(3), &json!(1), &json!({ "cpu": "1" })));
-        assert!(told(&workload, "PodsReady").is_none_or(|told| told["status"] == "False"), "{workload:#}");
+        assert!(
+            workload_condition(&workload, "PodsReady").is_none_or(|condition| condition["status"] == "False"),
+            "{workload:#}"
+        );
         // Kueue itself has nothing to do with the Job.
         assert!(here.job("first")["metadata"]["labels"]["kueue.x-k8s.io/queue-name"].is_null());
         assert_eq!(workloads(&here).len(), 1);
@@ -108,7 +111,7 @@ fn one_cluster_queue_admits_both_backends(version: Version) {
     wait_no_workloads(&here);
 }
 
-fn preempted_once_no_pod_is_left(version: Version) {
+fn preempted_htcjob_keeps_quota_until_its_pods_are_gone(version: Version) {
     let stage = Stage::with_pods(version, 0, 1, &serde_json::from_str(BY_PRIORITY).unwrap());
     let bed = &stage.site.bed;
     let here = namespace(&stage);
@@ -140,7 +143,7 @@ fn preempted_once_no_pod_is_left(version: Version) {
         here.kill_pod(&pod);
         let freed = stage.wait_says(&here, "low", "Requeued", "True", "Preempted");
         assert!(!is(&freed, "QuotaReserved") && !is(&freed, "Admitted"), "{freed:#}");
-        assert_eq!(told(&freed, "PodsReady").unwrap()["status"], "False");
+        assert_eq!(workload_condition(&freed, "PodsReady").unwrap()["status"], "False");
         wait_quota(&here, "low", "False", "WaitingForQuota");
         wait_state(&here, "low", "Queued");
         here.end(0, 0);
@@ -157,7 +160,7 @@ fn preempted_once_no_pod_is_left(version: Version) {
     wait_no_workloads(&here);
 }
 
-fn suspended_deactivated_and_made_again(version: Version) {
+fn suspended_deactivated_or_deleted_workload_controls_pods(version: Version) {
     let stage = Stage::with_pods(version, 0, 1, &json!({}));
     let here = namespace(&stage);
     let runs = || here.wait_pods("one", |pods| pods.len() == 1);
@@ -198,7 +201,7 @@ fn suspended_deactivated_and_made_again(version: Version) {
     stage.wait_used("pool", 0);
 }
 
-fn killed_with_pods_at_every_write(version: Version) {
+fn operator_kill_at_each_write_with_pods_exceeds_no_quota(version: Version) {
     let stage = Stage::with_pods(version, 0, 1, &serde_json::from_str(BY_PRIORITY).unwrap());
     let here = namespace(&stage);
     let places = [
@@ -241,7 +244,7 @@ fn killed_with_pods_at_every_write(version: Version) {
 }
 
 /// A Kueue that queues every Job by itself, and a LocalQueue that is the default: the Job of an HTCJob is left to its Workload.
-fn kueue_that_manages_every_job_is_told_whose_they_are(version: Version) {
+fn kueue_managing_every_job_leaves_jobs_of_htcjobs_alone(version: Version) {
     let own = ["kube-system", "kueue-system"];
     let configuration = json!({
         "manageJobsWithoutQueueName": true,

@@ -7,18 +7,18 @@ use serde_json::json;
 use testbed::{KubeOptions, Version};
 
 use super::stage::Stage;
-use crate::deploy::life::token;
 use crate::deploy::manifests::{container, each, render_with};
+use crate::deploy::rbac::token;
 use crate::deploy::rights::{self, Right};
 use crate::queue::site::{labelled, wait_quota};
 
 on_versions! {
-    kueue: all_are_needed_and_suffice;
+    kueue: kueue_component_needs_exactly_its_rights;
 }
 
 const COMPONENT: &str = "../../components/kueue";
 
-fn all_are_needed_and_suffice(version: Version) {
+fn kueue_component_needs_exactly_its_rights(version: Version) {
     let stage = Stage::new(version, &KubeOptions { audit: true, ..KubeOptions::default() });
     let bed = &stage.site.bed;
     let overlay = render_with("overlays/local", COMPONENT);
@@ -32,11 +32,11 @@ fn all_are_needed_and_suffice(version: Version) {
     bed.without_component("kueue");
     bed.set_env("HTC_QUEUEING", "kueue");
     bed.log_in(&token(bed));
-    let (well, said) = bed.check();
-    assert!(!well && said.contains("kueue: the operator may not list workloads, watch workloads"), "{said}");
+    let (well, output) = bed.check();
+    assert!(!well && output.contains("kueue: the operator may not list workloads, watch workloads"), "{output}");
     bed.apply_all(&overlay);
-    let (_, said) = bed.check();
-    assert!(said.contains("ok    kueue: "), "{said}");
+    let (_, output) = bed.check();
+    assert!(output.contains("ok    kueue: "), "{output}");
 
     let before = rights::asked(&bed.kube.audit_log(), ACCOUNT).len();
     bed.start_operator();

@@ -56,7 +56,7 @@ impl Stage {
     }
 
     fn with(version: Version, kube: &KubeOptions, controllers: &[&str], more: &[&str], kueue: &Value) -> Self {
-        let arguments = [&["--queueing=kueue", "--kueue-resources=jobs"], more].concat();
+        let arguments = [&["--queueing=kueue", "--kueue-resource=jobs"], more].concat();
         let site = Site::alone(version, kube, &arguments);
         let kueue = Kueue::start_with(&site.bed.kube, kueue).unwrap();
         let stage = Self { _controllers: site.bed.controllers(controllers), kueue, site };
@@ -133,7 +133,8 @@ impl Stage {
     /// Waits until a condition of the Workload is so.
     pub fn wait_says(&self, here: &Namespace<'_>, name: &str, kind: &str, status: &str, reason: &str) -> Value {
         self.wait_workload(here, name, &format!("{kind} {status} {reason}"), |workload| {
-            told(workload, kind).is_some_and(|told| told["status"] == status && told["reason"] == reason)
+            workload_condition(workload, kind)
+                .is_some_and(|condition| condition["status"] == status && condition["reason"] == reason)
         })
     }
 }
@@ -205,10 +206,10 @@ pub fn patch_workload(here: &Namespace<'_>, name: &str, patch: &Value) {
     here.bed.merge(&all_of(here), &workload, patch);
 }
 
-pub fn told<'a>(workload: &'a Value, kind: &str) -> Option<&'a Value> {
-    workload["status"]["conditions"].as_array()?.iter().find(|told| told["type"] == kind)
+pub fn workload_condition<'a>(workload: &'a Value, kind: &str) -> Option<&'a Value> {
+    workload["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
 }
 
 pub fn is(workload: &Value, kind: &str) -> bool {
-    told(workload, kind).is_some_and(|told| told["status"] == "True")
+    workload_condition(workload, kind).is_some_and(|condition| condition["status"] == "True")
 }

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 use testbed::{Version, wait_for};
 
-use crate::lifecycle::{read, told_in};
+use crate::lifecycle::{condition_parts, read};
 use bed::site::Site;
 use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
 
 on_versions! {
-    trixie: what_is_wrong_with_a_config_map_is_said_and_waited_for;
-    sid: items_of_a_config_map_are_read_once;
+    trixie: invalid_config_map_is_reported_and_awaited;
+    sid: config_map_items_are_read_once;
 }
 
 fn put(here: &Namespace<'_>, name: &str, data: &Value) {
@@ -28,7 +28,7 @@ fn from(mut object: Value, name: &str) -> Value {
 }
 
 /// Whatever becomes of the ConfigMap, also for the jobs that are submitted last and by the next leader.
-fn items_of_a_config_map_are_read_once(version: Version) {
+fn config_map_items_are_read_once(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let items = ["one", "two words", "", "$(Process) `id` 'x' \"y\""];
@@ -52,7 +52,7 @@ fn items_of_a_config_map_are_read_once(version: Version) {
 }
 
 /// Each says what it waits for; nothing is submitted before, and nothing is lost when it comes.
-fn what_is_wrong_with_a_config_map_is_said_and_waited_for(version: Version) {
+fn invalid_config_map_is_reported_and_awaited(version: Version) {
     let bed = Bed::shared(version);
     let (here, there) = (bed.namespace(), bed.namespace());
     // Of the same name, in another namespace.
@@ -92,7 +92,7 @@ fn what_is_wrong_with_a_config_map_is_said_and_waited_for(version: Version) {
     for (name, _) in cases {
         let ended = here.wait_ended(name);
         assert!(is_true(&ended, "Complete"), "{ended:#}");
-        assert_eq!(told_in(&ended, "Submitted")[1], "Accepted");
+        assert_eq!(condition_parts(&ended, "Submitted")[1], "Accepted");
         assert_eq!(here.story(name, "Fetched")[..2], ["Pending", "ItemsUnavailable"]);
         assert_eq!(here.count_events(name, "ItemsUnavailable"), 1);
     }

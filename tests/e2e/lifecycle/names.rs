@@ -13,7 +13,7 @@ use bed::{Bed, PATIENCE, htcjob, is_true};
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn one_name_in_two_namespaces(#[case] version: Version) {
+fn htcjobs_of_one_name_in_two_namespaces_are_separate(#[case] version: Version) {
     let bed = Bed::shared(version);
     let (one, two) = (bed.namespace(), bed.namespace());
     let mut second = htcjob("same", "echo two; exit 3");
@@ -38,7 +38,7 @@ fn one_name_in_two_namespaces(#[case] version: Version) {
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn deleted_and_created_again(#[case] version: Version) {
+fn recreated_htcjob_shares_nothing_with_its_predecessor(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let mut first = htcjob("again", &format!("echo first; [ $1 = 0 ] || {{ {UNTIL_LET_GO}; }}"));

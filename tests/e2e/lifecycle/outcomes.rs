@@ -1,4 +1,4 @@
-//! How jobs end: their exit codes, their output, and what HTCondor keeps of them.
+//! Ends of jobs: exit codes, output, and HTCondor's history.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use serde_json::json;
 use testbed::Version::{self, Sid, Trixie};
 use testbed::{Account, PoolOptions, Scratch};
 
-use crate::lifecycle::{UNTIL_LET_GO, counts, ids, in_history, of, read, told_in};
+use crate::lifecycle::{UNTIL_LET_GO, condition_parts, counts, ids, in_history, of, read};
 use bed::{Bed, Namespace, htcjob, is_true};
 
 #[rstest]
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn exit_0_succeeds(#[case] version: Version) {
+fn exit_code_0_succeeds(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     // Outputs that are called like the files it was started from.
@@ -29,7 +29,7 @@ fn exit_0_succeeds(#[case] version: Version) {
     assert!(!here.output("zero", 0).join("script.sh").exists());
     let sandbox = bed.data.join("sandbox").join(&uid);
     let job_sh = std::fs::read_to_string(sandbox.join("job.sh")).unwrap();
-    assert_eq!(job_sh, include_str!("../../../src/condor/payload/job.sh"));
+    assert_eq!(job_sh, include_str!("../../../crates/submit/src/payload/job.sh"));
     assert!(std::fs::read_to_string(sandbox.join("script.sh")).unwrap().starts_with("echo A;"));
     here.wait_nothing_left(&uid);
     bed.wait_spool_free(&ids(&ended));
@@ -38,7 +38,7 @@ fn exit_0_succeeds(#[case] version: Version) {
 
 /// What HTCondor's variables name, and where a script writes temporary files, is on the scratch disk and has room.
 #[rstest]
-fn a_script_has_its_ads_and_room_for_temporary_files(#[values(Trixie, Sid)] version: Version) {
+fn script_has_its_ads_and_writable_temporary_folders(#[values(Trixie, Sid)] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let script = r#"set -e
@@ -55,7 +55,7 @@ fn a_script_has_its_ads_and_room_for_temporary_files(#[values(Trixie, Sid)] vers
 
 /// HTCondor 25.14 has job states of its own for jobs that it does not match yet.
 #[test]
-fn a_job_that_the_schedd_prepares_is_idle() {
+fn job_in_preparation_is_idle() {
     let options = PoolOptions {
         extra_config: "JOB_PREPARING_TASK_NAMES = SLOW\nJOB_PREPARING_TASK_SLOW_EXECUTABLE = /bin/true\nJOB_PREPARING_INTERVAL = 20\n"
             .to_owned(),
@@ -68,7 +68,7 @@ fn a_job_that_the_schedd_prepares_is_idle() {
     here.wait("prepared", "idle", |object| object["status"]["idle"] == 1);
     bed.wait_ledger(&format!("select jobStatus from htcjobs where uid = '{uid}'"), &[&["10"]]);
     let seen = here.get("prepared");
-    assert!(!bed::condition(&seen, "Tracked").is_some_and(|told| told["status"] == "False"), "{seen:#}");
+    assert!(!bed::condition(&seen, "Tracked").is_some_and(|condition| condition["status"] == "False"), "{seen:#}");
     // 25.14.1 never ends the preparation of a job with spooled files.
     here.delete("prepared");
     here.wait_nothing_left(&uid);
@@ -78,7 +78,7 @@ fn a_job_that_the_schedd_prepares_is_idle() {
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn exit_codes_are_kept(#[case] version: Version) {
+fn exit_codes_are_reported(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let cases = [
@@ -96,9 +96,13 @@ fn exit_codes_are_kept(#[case] version: Version) {
         let message = format!("1 of 1 job failed; job 0 ({id}) exited with {code}");
         let err = read(&here, name, 0, "err");
         let wrote = err.lines().last().map(|last| format!("{message}; the err of job 0 ends with: {last}"));
-        assert_eq!(told_in(&ended, "Failed"), ["True", "JobsFailed", wrote.as_ref().unwrap_or(&message)], "{name}");
+        assert_eq!(
+            condition_parts(&ended, "Failed"),
+            ["True", "JobsFailed", wrote.as_ref().unwrap_or(&message)],
+            "{name}"
+        );
         assert!(!is_true(&ended, "Complete"), "{name}");
-        assert_eq!(here.told(name, "Failed"), message);
+        assert_eq!(here.event_message(name, "Failed"), message);
         here.wait_nothing_left(&uid);
         let code = code.to_string();
         assert_eq!(in_history(bed, &of(&uid), &["JobStatus", "ExitCode"]), ["4", &code], "{name}");
@@ -116,7 +120,7 @@ fn exit_codes_are_kept(#[case] version: Version) {
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn a_job_that_is_killed_from_outside_failed_by_signal(#[case] version: Version) {
+fn job_killed_from_outside_failed_by_signal(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let uid = here.create(&htcjob("killed", &format!("echo here > part; {UNTIL_LET_GO}")));
@@ -125,9 +129,9 @@ fn a_job_that_is_killed_from_outside_failed_by_signal(#[case] version: Version) 
     let ended = here.wait_ended("killed");
     let message = format!("1 of 1 job failed; job 0 ({}) was killed by signal 9", ids(&ended)[0]);
     // The shell in the container may have a last word about it.
-    let [status, reason, said] = told_in(&ended, "Failed");
+    let [status, reason, text] = condition_parts(&ended, "Failed");
     assert_eq!([status.as_str(), reason.as_str()], ["True", "JobsFailed"]);
-    assert!(said == message || said.starts_with(&format!("{message}; the err of job 0 ends with: ")), "{said}");
+    assert!(text == message || text.starts_with(&format!("{message}; the err of job 0 ends with: ")), "{text}");
     assert!(!here.output("killed", 0).join("part").exists(), "nobody was left to hand it over");
     here.wait_nothing_left(&uid);
     let attributes = ["JobStatus", "ExitBySignal", "ExitSignal", "NumJobStarts"];
@@ -138,7 +142,7 @@ fn a_job_that_is_killed_from_outside_failed_by_signal(#[case] version: Version) 
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn each_job_of_a_queue_knows_its_number(#[case] version: Version) {
+fn each_job_has_its_index(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let source = "echo \"$1 $HTCPROCID $JOB_NAME\"; echo \"$1\" > number";
@@ -178,7 +182,7 @@ fn each_job_of_a_queue_knows_its_number(#[case] version: Version) {
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn only_the_indexes_of_the_spec_run(#[case] version: Version) {
+fn only_indexes_in_the_spec_run(#[case] version: Version) {
     let here = Bed::shared(version).namespace();
     let mut some = htcjob("some", "echo $1; [ $1 != 17 ]");
     (some["spec"]["queue"], some["spec"]["indexes"]) = (1000.into(), "200-202,3,17".into());
@@ -192,9 +196,9 @@ fn only_the_indexes_of_the_spec_run(#[case] version: Version) {
     assert_eq!(status["failedIndexes"], "17");
     assert_eq!(read(&here, "some", 202, "out"), "202\n");
     assert!(!here.output("some", 0).exists() && !here.output("some", 4).exists());
-    let told = here.wait("beyond", "a refusal", |object| object["status"]["state"] == "InvalidSpec");
-    let said = "spec.indexes: \"9-10\" is neither an index from 0 to 9 nor a range of them such as 3-7";
-    assert_eq!(told["status"]["message"], said);
+    let reported = here.wait("beyond", "a refusal", |object| object["status"]["state"] == "InvalidSpec");
+    let message = "spec.indexes: \"9-10\" is neither an index from 0 to 9 nor a range of them such as 3-7";
+    assert_eq!(reported["status"]["message"], message);
 }
 
 /// What a job says that failed before its payload, in HTCondor, in Kubernetes and in its own error file.
@@ -204,12 +208,12 @@ fn failed_before_the_payload(here: &Namespace<'_>, name: &str, code: i32, senten
     let id = ids(&ended).remove(0);
     assert_eq!(counts(&ended), [0, 0, 1]);
     let message = format!("1 of 1 job failed; job 0 ({id}) exited with {code}: {sentence}");
-    let [status, reason, said] = told_in(&ended, "Failed");
+    let [status, reason, text] = condition_parts(&ended, "Failed");
     assert_eq!([status.as_str(), reason.as_str()], ["True", "JobsFailed"]);
-    assert!(said.starts_with(&format!("{message}; the err of job 0 ends with: ")), "{said}");
-    assert!(said.contains(&format!("htc-operator: {line}")), "{said}");
-    assert_eq!(here.told(name, "Failed"), message);
-    assert_eq!(here.told(name, "JobsFailed"), said);
+    assert!(text.starts_with(&format!("{message}; the err of job 0 ends with: ")), "{text}");
+    assert!(text.contains(&format!("htc-operator: {line}")), "{text}");
+    assert_eq!(here.event_message(name, "Failed"), message);
+    assert_eq!(here.event_message(name, "JobsFailed"), text);
     let err = read(here, name, 0, "err");
     assert!(err.lines().last().is_some_and(|last| last.starts_with(&format!("htc-operator: {line}"))), "{name}: {err}");
     assert_eq!(read(here, name, 0, "out"), "", "the payload never ran");
@@ -222,7 +226,7 @@ fn failed_before_the_payload(here: &Namespace<'_>, name: &str, code: i32, senten
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn no_image_and_no_command_say_so(#[case] version: Version) {
+fn missing_image_or_command_is_reported(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     for (name, image, command) in [
@@ -235,7 +239,7 @@ fn no_image_and_no_command_say_so(#[case] version: Version) {
         object["spec"]["script"]["command"] = command.into();
         here.create(&object);
     }
-    let image = "the node cannot pull or open the image in spec.script.image, or cannot start a container from it; see the file err";
+    let image = "the node cannot pull or open the image in spec.script.image or spec.container.image, or cannot start a container from it; see the file err";
     failed_before_the_payload(&here, "no-folder", 243, image, "the image /cvmfs/nosuch/image cannot be had on ");
     failed_before_the_payload(
         &here,
@@ -244,7 +248,7 @@ fn no_image_and_no_command_say_so(#[case] version: Version) {
         image,
         "the image docker://registry.invalid/team/image:1 cannot be had on ",
     );
-    let command = "the image does not contain the command in spec.script.command";
+    let command = "the image does not contain the command in spec.script.command or spec.container.command, or has no entrypoint; see the file err";
     failed_before_the_payload(&here, "no-command", 244, command, "the command nosuchcommand is not in the image /");
 }
 
@@ -252,7 +256,7 @@ fn no_image_and_no_command_say_so(#[case] version: Version) {
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn a_node_without_container_runtime_says_so(#[case] version: Version) {
+fn missing_container_runtime_is_reported(#[case] version: Version) {
     let scratch = Scratch::new().unwrap();
     let bin = scratch.dir("bin").unwrap();
     for program in ["uname", "mkdir", "chmod", "rm", "grep", "tail"] {

@@ -1,10 +1,10 @@
-//! `spec.suspend`, which holds what runs and leaves alone what somebody else holds.
+//! `spec.suspend`: it holds running jobs and leaves jobs held by others alone.
 
 use rstest::rstest;
 use testbed::Version::{self, Sid, Trixie};
 use testbed::wait_for;
 
-use crate::lifecycle::{UNTIL_LET_GO, counts, ids, of, told_in};
+use crate::lifecycle::{UNTIL_LET_GO, condition_parts, counts, ids, of};
 use bed::{Bed, PATIENCE, htcjob, is_true};
 
 const WHY_HELD: [&str; 3] = ["JobStatus", "HoldReasonCode", "HoldReasonSubCode"];
@@ -15,7 +15,7 @@ const BY_HAND: [&str; 3] = ["5", "1", "0"];
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn suspended_at_creation_is_not_submitted(#[case] version: Version) {
+fn htcjob_created_suspended_is_not_submitted(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let mut object = htcjob("later", "echo ran");
@@ -28,8 +28,11 @@ fn suspended_at_creation_is_not_submitted(#[case] version: Version) {
     here.wait_ended("now");
     let waiting = here.get("later");
     assert_eq!(waiting["status"]["phase"], "Pending");
-    assert_eq!(told_in(&waiting, "Suspended"), ["True", "Suspended", "spec.suspend is true: nothing is submitted"]);
-    assert_eq!(told_in(&waiting, "Submitted")[..2], ["False", "Suspended"]);
+    assert_eq!(
+        condition_parts(&waiting, "Suspended"),
+        ["True", "Suspended", "spec.suspend is true: nothing is submitted"]
+    );
+    assert_eq!(condition_parts(&waiting, "Submitted")[..2], ["False", "Suspended"]);
     for jobs in [bed.queue(&of(&uid), &["ClusterId"]), bed.history(&of(&uid), &["ClusterId"])] {
         assert!(jobs.is_empty(), "{jobs:?}");
     }
@@ -38,7 +41,7 @@ fn suspended_at_creation_is_not_submitted(#[case] version: Version) {
     here.suspend("later", false);
     let ended = here.wait_ended("later");
     assert!(is_true(&ended, "Complete"), "{ended:#}");
-    assert_eq!(told_in(&ended, "Suspended")[..2], ["False", "Resumed"]);
+    assert_eq!(condition_parts(&ended, "Suspended")[..2], ["False", "Resumed"]);
     let story = here.story("later", "Fetched");
     assert_eq!(story[..4], ["Pending", "Suspended", "Resumed", "Submitted"], "{story:?}");
 }
@@ -47,7 +50,7 @@ fn suspended_at_creation_is_not_submitted(#[case] version: Version) {
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn suspend_holds_what_runs_and_resume_lets_it_go(#[case] version: Version) {
+fn suspend_holds_running_jobs_and_resume_releases_them(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let mut object = htcjob("both", UNTIL_LET_GO);
@@ -63,20 +66,23 @@ fn suspend_holds_what_runs_and_resume_lets_it_go(#[case] version: Version) {
 
     here.suspend("both", true);
     let suspended = here.wait("both", "both held", |object| object["status"]["held"] == 2);
-    assert!(told_in(&suspended, "Suspended")[0] == "True", "{suspended:#}");
+    assert!(condition_parts(&suspended, "Suspended")[0] == "True", "{suspended:#}");
     assert_eq!(bed.queue(&of(&uid), &WHY_HELD), [BY_HAND, BY_US]);
     let reason = bed.queue(&format!("{} && HTCJobIndex == 1", of(&uid)), &["HoldReason"])[0].join(" ");
     assert!(
-        reason.starts_with("the HTCJob is suspended, or its queue took its room back (by user operator"),
+        reason.starts_with("the HTCJob is suspended, or its queue took its quota back (by user operator"),
         "{reason}"
     );
-    assert!(told_in(&suspended, "Held")[2].contains(&ids[0]), "only the one that is held by hand is told as Held");
+    assert!(
+        condition_parts(&suspended, "Held")[2].contains(&ids[0]),
+        "only the one that is held by hand is told as Held"
+    );
 
     assert_eq!(undisturbed[0][0], "2");
     assert_eq!(running_since(), undisturbed);
     here.suspend("both", false);
     let resumed = here.wait_running("both", 1);
-    assert_eq!(told_in(&resumed, "Suspended")[..2], ["False", "Resumed"]);
+    assert_eq!(condition_parts(&resumed, "Suspended")[..2], ["False", "Resumed"]);
     let left = here.wait("both", "the other succeeded", |object| {
         bed.open_gate(&uid);
         object["status"]["succeeded"] == 1
@@ -99,7 +105,7 @@ fn suspend_holds_what_runs_and_resume_lets_it_go(#[case] version: Version) {
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
-fn suspend_while_the_jobs_are_handed_over_lets_none_run(#[case] version: Version) {
+fn suspend_during_submission_runs_no_job(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let uid = here.create(&htcjob("early", UNTIL_LET_GO));
@@ -107,7 +113,7 @@ fn suspend_while_the_jobs_are_handed_over_lets_none_run(#[case] version: Version
     wait_for("the job in the queue", PATIENCE, || !bed.queue(&of(&uid), &["ClusterId"]).is_empty()).unwrap();
     here.suspend("early", true);
     let suspended = here.wait("early", "held", |object| object["status"]["held"] == 1);
-    assert_eq!(told_in(&suspended, "Suspended")[0], "True");
+    assert_eq!(condition_parts(&suspended, "Suspended")[0], "True");
     assert_eq!(bed.queue(&of(&uid), &WHY_HELD), [BY_US]);
     here.suspend("early", false);
     assert!(is_true(&here.let_go("early"), "Complete"));
@@ -117,7 +123,7 @@ fn suspend_while_the_jobs_are_handed_over_lets_none_run(#[case] version: Version
 #[case::trixie(Trixie)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::sid(Sid)]
-fn suspend_back_and_forth_ends_as_it_was_last_set(#[case] version: Version) {
+fn repeated_suspend_ends_in_its_last_value(#[case] version: Version) {
     let bed = Bed::shared(version);
     let here = bed.namespace();
     let uid = here.create(&htcjob("flip", UNTIL_LET_GO));

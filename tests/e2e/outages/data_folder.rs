@@ -10,10 +10,10 @@ use bed::PATIENCE;
 use bed::site::Site;
 
 on_versions! {
-    trixie: read_only;
+    trixie: read_only_data_folder_loses_nothing;
 }
 
-fn read_only(version: Version) {
+fn read_only_data_folder_loses_nothing(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     here.create(&site.lasting("running", 1));

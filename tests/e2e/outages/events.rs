@@ -6,7 +6,7 @@ use serde_json::json;
 use testbed::{Version, wait_for};
 
 on_versions! {
-    sid: refused_in_some_namespaces;
+    sid: refused_events_delay_no_other_namespace;
 }
 
 const WEBHOOK: &str = "refuses-events";
@@ -18,7 +18,7 @@ const NAMESPACES: usize = 20;
 /// come first; other Events come all the same, and theirs as soon as the webhook is gone.
 ///
 /// It fails if what is refused of one object counts as trouble with all Events (`what_it_means` in `events.rs`).
-fn refused_in_some_namespaces(version: Version) {
+fn refused_events_delay_no_other_namespace(version: Version) {
     let site = Site::start(version);
     let many: Vec<_> = (0..NAMESPACES).map(|_| site.bed.namespace()).collect();
     let (refused, here) = (site.bed.namespace(), site.bed.namespace());
@@ -54,7 +54,7 @@ fn refused_in_some_namespaces(version: Version) {
         namespace.wait_event("waits", "Pending");
     }
     for here in [&refused, &here] {
-        site.assert_journal_told(here);
+        site.assert_events_match_journal(here);
     }
 }
 

@@ -10,12 +10,12 @@ use bed::site::{PROMPT, Site};
 use bed::{Namespace, PATIENCE, is_true};
 
 on_versions! {
-    trixie: lets_another_operator_lead;
-    sid: holds_up_an_operator_that_is_started_again;
+    trixie: leader_on_a_hanging_disk_gives_up_its_lease;
+    sid: operator_restarted_on_a_hanging_disk_waits_and_continues;
 }
 
 /// So that the wait for an earlier operator's submitter is short.
-const LIMITS: [&str; 2] = ["--submit-limit=10s", "--submit-limit-max=10s"];
+const LIMITS: [&str; 2] = ["--submit-timeout=10s", "--submit-timeout-max=10s"];
 
 struct Scene {
     site: Site,
@@ -25,7 +25,7 @@ struct Scene {
 impl Scene {
     fn new(version: Version) -> Self {
         let monitor = Port::reserve().unwrap();
-        let listen = format!("--http-listen=127.0.0.1:{}", monitor.number);
+        let listen = format!("--metrics-bind-address=127.0.0.1:{}", monitor.number);
         let mut site = Site::with(version, "", &[&SHORT[..], &LIMITS, &[&listen]].concat());
         site.bed.keep_what_is_on_the_disk();
         site.bed.start_operator();
@@ -64,24 +64,22 @@ impl Scene {
     }
 }
 
-/// Its leader does nothing, says so, and renews its Lease no more; it ends once it sees that another one leads. The other has a ledger
-/// of its own here: the file itself stays open, and locked, for as long as the disk hangs.
-fn lets_another_operator_lead(version: Version) {
+/// The leader does nothing, reports it, and no longer renews its Lease; it ends once another operator leads. That one
+/// has its own ledger here: the file stays open and locked while the disk hangs.
+fn leader_on_a_hanging_disk_gives_up_its_lease(version: Version) {
     let scene = Scene::new(version);
     let Scene { site, .. } = &scene;
     let here = site.bed.namespace();
     scene.hang(&here);
-    wait_for("the leader to say so", PATIENCE, || {
-        site.bed.log().contains("the Lease is not renewed until it does, so that another operator can lead")
-    })
-    .unwrap();
+    wait_for("the leader to say so", PATIENCE, || site.bed.log().contains("ledger does not answer, lease not renewed"))
+        .unwrap();
     let submitted = site.gates.calls("condor_submit");
     here.create(&site.noted("new", 1, ""));
 
     let folder = Scratch::new().unwrap();
     let data = folder.dir("data").unwrap();
     let other = site.bed.start_another("other", &data, &[&SHORT[..], &LIMITS, &[&site.bind()]].concat());
-    wait_log(&other, "this operator leads");
+    wait_log(&other, "lease acquired");
     assert!(site.bed.operator_ended().is_none(), "{}", site.bed.log());
     scene.assert_ended_once(&here, &["new", "running", "caught"], &|| other.log_text());
 
@@ -99,8 +97,8 @@ fn lets_another_operator_lead(version: Version) {
     other.wait(PATIENCE).unwrap();
 }
 
-/// Each of its operators ends when it is told to, and the one that is there when the disk answers goes on with what was begun.
-fn holds_up_an_operator_that_is_started_again(version: Version) {
+/// Each operator ends on SIGTERM, and the one that runs when the disk answers continues.
+fn operator_restarted_on_a_hanging_disk_waits_and_continues(version: Version) {
     let scene = Scene::new(version);
     let Scene { site, .. } = &scene;
     let here = site.bed.namespace();
@@ -122,5 +120,5 @@ fn holds_up_an_operator_that_is_started_again(version: Version) {
     site.bed.have_the_disk_answer();
     scene.wait_ready_but(&[]);
     scene.assert_ended_once(&here, &["new", "running", "caught"], &|| site.bed.logs());
-    assert!(!site.bed.log().contains("takes a new id"), "{}", site.bed.log());
+    assert!(!site.bed.log().contains("ledger incomplete"), "{}", site.bed.log());
 }

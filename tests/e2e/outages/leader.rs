@@ -12,12 +12,16 @@ use bed::site::Site;
 use bed::{PATIENCE, is_true, of};
 
 on_versions! {
-    trixie: an_old_copy_of_the_ledger;
-    sid: one_ledger_for_two, a_lease_that_cannot_be_renewed, a_ledger_each;
+    trixie: old_ledger_copy_submits_no_job_twice;
+    sid:
+        standby_waits_for_ledger_and_lease_then_takes_over,
+        operator_that_cannot_renew_its_lease_starts_nothing,
+        leader_that_sleeps_past_its_lease_runs_no_job;
 }
 
 /// A Lease that is soon free.
-pub const SHORT: [&str; 3] = ["--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry=500ms"];
+pub const SHORT: [&str; 3] =
+    ["--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms"];
 
 const RENEW_DEADLINE: Duration = Duration::from_secs(3);
 
@@ -42,7 +46,7 @@ pub fn holder(site: &Site) -> (String, String) {
 }
 
 /// The standby waits for the ledger's file, then for the Lease, and goes on where the other stopped.
-fn one_ledger_for_two(version: Version) {
+fn standby_waits_for_ledger_and_lease_then_takes_over(version: Version) {
     let site = start(version);
     let here = site.bed.namespace();
     here.create(&site.lasting("running", 2));
@@ -51,11 +55,11 @@ fn one_ledger_for_two(version: Version) {
     let standby = site.bed.start_another("standby", &site.bed.data, &[&SHORT[..], &[&site.bind()]].concat());
     wait_log(&standby, "standing by");
     wait_log(&standby, "is held by another process");
-    assert!(!standby.log_text().contains("this operator leads"), "{}", standby.log_text());
+    assert!(!standby.log_text().contains("lease acquired"), "{}", standby.log_text());
     site.bed.kill_operator();
-    wait_log(&standby, "standing by: another operator leads");
-    wait_log(&standby, "this operator leads");
-    assert!(!standby.log_text().contains("takes a new id"), "{}", standby.log_text());
+    wait_log(&standby, "standing by lease=");
+    wait_log(&standby, "lease acquired");
+    assert!(!standby.log_text().contains("ledger incomplete"), "{}", standby.log_text());
     assert_eq!(holder(&site), ("standby".to_owned(), "1".to_owned()));
     here.create(&site.noted("new", 1, ""));
     site.assert_complete_once(&here, "new", 1);
@@ -73,11 +77,11 @@ fn one_ledger_for_two(version: Version) {
     assert!(!site.bed.log().contains("standing by"), "{}", site.bed.log());
 }
 
-/// A wrong set-up: the leader and its condor_submit sleep past the Lease, the other has a ledger of its own. What the
-/// sleeper submits when it wakes does not run.
-fn a_ledger_each(version: Version) {
+/// Misconfigured: the second operator has a ledger of its own. The leader and its condor_submit sleep past the Lease;
+/// jobs that they submit afterwards do not run.
+fn leader_that_sleeps_past_its_lease_runs_no_job(version: Version) {
     // The doubt lasts for longer than what is new takes.
-    let times = [&SHORT[..], &["--submit-limit-max=60s"]].concat();
+    let times = [&SHORT[..], &["--submit-timeout-max=60s"]].concat();
     let site = Site::with(version, "", &times);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -93,8 +97,8 @@ fn a_ledger_each(version: Version) {
     let folder = Scratch::new().unwrap();
     let data = folder.dir("data").unwrap();
     let other = site.bed.start_another("other", &data, &[&times[..], &[&site.bind()]].concat());
-    wait_log(&other, "standing by: another operator leads");
-    wait_log(&other, "this operator leads");
+    wait_log(&other, "standing by lease=");
+    wait_log(&other, "lease acquired");
     // What is new is not kept waiting for what is in doubt.
     here.create(&site.noted("new", 1, ""));
     let ended = here.wait_ended("new");
@@ -139,9 +143,9 @@ fn a_ledger_each(version: Version) {
     other.wait(PATIENCE).unwrap();
 }
 
-/// While its Lease is not renewed an operator begins nothing, neither in Kubernetes nor in HTCondor; it goes on when nobody
-/// else has led meanwhile.
-fn a_lease_that_cannot_be_renewed(version: Version) {
+/// Without a renewed Lease an operator starts nothing in Kubernetes or HTCondor. It continues if no other operator has
+/// led meanwhile.
+fn operator_that_cannot_renew_its_lease_starts_nothing(version: Version) {
     let site = start(version);
     let here = site.bed.namespace();
     let uid = here.create(&site.lasting("one", 1));
@@ -149,7 +153,7 @@ fn a_lease_that_cannot_be_renewed(version: Version) {
     let pid = site.bed.operator_pid();
     site.bed.kube.pause_apiserver().unwrap();
     let paused = std::time::Instant::now();
-    wait_for("the operator to notice", PATIENCE, || site.bed.log().contains("the Lease could not be renewed")).unwrap();
+    wait_for("the operator to notice", PATIENCE, || site.bed.log().contains("lease not renewed, retrying")).unwrap();
     wait_for("the last renewal to be too old", PATIENCE, || paused.elapsed() > RENEW_DEADLINE).unwrap();
     site.finish("one");
     let of = of(&uid);
@@ -159,13 +163,13 @@ fn a_lease_that_cannot_be_renewed(version: Version) {
     assert_eq!(site.gates.calls("condor_transfer_data"), 0, "its output is not fetched");
     site.bed.kube.resume_apiserver().unwrap();
     site.assert_complete_once(&here, "one", 1);
-    assert!(site.bed.log().contains("the Lease is renewed again"), "{}", site.bed.log());
+    assert!(site.bed.log().contains("lease renewed again"), "{}", site.bed.log());
     assert_eq!(site.bed.operator_pid(), pid);
     assert_eq!(holder(&site), ("bed".to_owned(), "0".to_owned()));
 }
 
-/// A backup that is put back lacks what happened since: that is noticed, and looked up in HTCondor.
-fn an_old_copy_of_the_ledger(version: Version) {
+/// A restored backup lacks later changes: the operator detects it and asks HTCondor.
+fn old_ledger_copy_submits_no_job_twice(version: Version) {
     let site = start(version);
     let here = site.bed.namespace();
     here.create(&site.lasting("before", 1));
@@ -203,5 +207,5 @@ fn an_old_copy_of_the_ledger(version: Version) {
     site.bed.start_operator();
     here.create(&site.noted("newer", 1, ""));
     site.assert_complete_once(&here, "newer", 1);
-    assert!(!site.bed.log().contains("takes a new id"), "{}", site.bed.log());
+    assert!(!site.bed.log().contains("ledger incomplete"), "{}", site.bed.log());
 }

@@ -12,20 +12,21 @@ use bed::site::Site;
 use bed::{Namespace, PATIENCE, is_true};
 
 on_versions! {
-    trixie: renewals_without_an_answer, deleted_and_edited;
-    sid: one_identity_twice, two_copies_of_one_ledger;
+    trixie: lost_renewal_answers_keep_the_lease, deleted_lease_is_recreated_and_edited_lease_is_obeyed;
+    sid: second_process_of_one_identity_stops_the_first, standby_with_a_ledger_copy_submits_no_job_twice;
 }
 
 /// Where nobody is to lose the Lease for a moment's stall.
-const STEADY: [&str; 3] = ["--lease-duration=20s", "--lease-renew-deadline=15s", "--lease-retry=500ms"];
+const STEADY: [&str; 3] =
+    ["--leader-elect-lease-duration=20s", "--leader-elect-renew-deadline=15s", "--leader-elect-retry-period=500ms"];
 
 fn lease(site: &Site, arguments: &[&str]) -> String {
     site.bed.kube.kubectl_ok(&[&["-n", "htc-operator"], arguments].concat()).unwrap()
 }
 
-/// Its holder makes it again, as long as nobody can have led meanwhile; what a person writes into it is as good as another
-/// operator's word.
-fn deleted_and_edited(version: Version) {
+/// The holder recreates its Lease as long as no other operator can have led meanwhile. A Lease edited by a person
+/// counts like one written by another operator.
+fn deleted_lease_is_recreated_and_edited_lease_is_obeyed(version: Version) {
     let site = Site::with(version, "", &STEADY);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -48,14 +49,14 @@ fn deleted_and_edited(version: Version) {
     wait_for("the operator to stand by", PATIENCE, || site.bed.log().contains("standing by")).unwrap();
     site.assert_complete_once(&here, "later", 1);
     // Nobody else's ledger has led.
-    assert!(!site.bed.log().contains("takes a new id"), "{}", site.bed.log());
+    assert!(!site.bed.log().contains("ledger incomplete"), "{}", site.bed.log());
     site.finish("running");
     let ended = site.assert_complete_once(&here, "running", 1);
     assert_eq!(ended["status"]["jobid"], running["status"]["jobid"]);
 }
 
-/// What its own renewals have done does not look like another's.
-fn renewals_without_an_answer(version: Version) {
+/// The holder recognizes its own renewals, whose answers were lost.
+fn lost_renewal_answers_keep_the_lease(version: Version) {
     let site = Site::with(version, "", &SHORT);
     let proxy = site.bed.kube.proxy().unwrap();
     site.bed.through(&proxy);
@@ -80,7 +81,7 @@ fn renewals_without_an_answer(version: Version) {
 }
 
 /// So that the wait for an earlier operator's submitter is short.
-const LIMITS: [&str; 2] = ["--submit-limit=10s", "--submit-limit-max=10s"];
+const LIMITS: [&str; 2] = ["--submit-timeout=10s", "--submit-timeout-max=10s"];
 
 fn assert_ended_once(site: &Site, here: &Namespace<'_>, names: &[&str], log: &dyn Fn() -> String) {
     for name in names {
@@ -91,9 +92,9 @@ fn assert_ended_once(site: &Site, here: &Namespace<'_>, names: &[&str], log: &dy
     }
 }
 
-/// A wrong set-up: a second operator of the same name, with a ledger of its own. To the Lease it is the first one, started
-/// again; the first sees at its next renewal that it is not.
-fn one_identity_twice(version: Version) {
+/// Misconfigured: a second operator has the same name and a ledger of its own. The Lease takes it for a restart; the
+/// first operator detects it at its next renewal.
+fn second_process_of_one_identity_stops_the_first(version: Version) {
     let site = Site::with(version, "", &[&SHORT[..], &LIMITS].concat());
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -110,7 +111,7 @@ fn one_identity_twice(version: Version) {
     let folder = Scratch::new().unwrap();
     let data = folder.dir("data").unwrap();
     let second = site.bed.start_another("bed", &data, &[&SHORT[..], &LIMITS, &[&site.bind()]].concat());
-    wait_log(&second, "this operator leads");
+    wait_log(&second, "lease acquired");
     site.gates.open("condor_submit");
     assert!(!site.bed.wait_operator().success(), "{}", site.bed.log());
     assert!(site.bed.log().contains("bed has taken over the Lease"), "{}", site.bed.log());
@@ -125,9 +126,9 @@ fn one_identity_twice(version: Version) {
     second.wait(PATIENCE).unwrap();
 }
 
-/// A wrong set-up: a standby whose ledger is a copy of the leader's. Their ids are the same; that the copy lacks what the
-/// leader did since is seen by the Lease.
-fn two_copies_of_one_ledger(version: Version) {
+/// Misconfigured: the standby's ledger is a copy of the leader's, with the same id. The Lease shows that the copy lacks
+/// later changes.
+fn standby_with_a_ledger_copy_submits_no_job_twice(version: Version) {
     let site = Site::with(version, "", &[&STEADY[..], &LIMITS].concat());
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -142,14 +143,14 @@ fn two_copies_of_one_ledger(version: Version) {
     Account::unprivileged().write(&data.join(file), copy, 0o644).unwrap();
 
     site.bed.start_operator();
-    wait_for("the first to lead", PATIENCE, || site.bed.log().contains("this operator leads")).unwrap();
+    wait_for("the first to lead", PATIENCE, || site.bed.log().contains("lease acquired")).unwrap();
     let other = site.bed.start_another("other", &data, &[&STEADY[..], &LIMITS, &[&site.bind()]].concat());
-    wait_log(&other, "standing by: another operator leads");
+    wait_log(&other, "standing by lease=");
     here.create(&site.lasting("between", 1));
     here.wait_phase("between", "Running");
     site.bed.kill_operator();
     wait_log(&other, "past=OldCopy");
-    wait_log(&other, "this operator leads");
+    wait_log(&other, "lease acquired");
     here.create(&site.noted("new", 1, ""));
     assert_ended_once(&site, &here, &["new"], &|| other.log_text());
     for name in ["before", "between"] {

@@ -6,8 +6,8 @@ use bed::PATIENCE;
 use bed::site::{PROMPT, Site};
 
 on_versions! {
-    sid: stopped_at_any_point_it_goes_on;
-    long: killed_at_any_point_it_goes_on;
+    sid: operator_stop_at_any_point_runs_each_job_once;
+    long: operator_kill_at_any_point_runs_each_job_once;
 }
 
 #[derive(Clone, Copy)]
@@ -30,11 +30,11 @@ impl End {
     }
 }
 
-fn stopped_at_any_point_it_goes_on(version: Version) {
+fn operator_stop_at_any_point_runs_each_job_once(version: Version) {
     goes_on(version, End::Terminate);
 }
 
-fn killed_at_any_point_it_goes_on(version: Version) {
+fn operator_kill_at_any_point_runs_each_job_once(version: Version) {
     goes_on(version, End::Kill);
 }
 
@@ -99,7 +99,7 @@ fn goes_on(version: Version, end: End) {
     let ended = site.assert_complete_once(&here, "staged", 1);
     assert_eq!(ended["status"]["attempt"], 1);
 
-    site.assert_journal_told(&here);
+    site.assert_events_match_journal(&here);
     for name in ["early", "guarded", "handed", "waiting", "running", "staged"] {
         for reason in ["Pending", "Submitted", "Running", "Completed", "Fetched"] {
             assert_eq!(here.count_events(name, reason), 1, "{name}: {:?}", here.events(name));

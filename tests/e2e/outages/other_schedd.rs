@@ -5,12 +5,12 @@ use bed::site::Site;
 use testbed::{Pool, PoolOptions, Version};
 
 on_versions! {
-    trixie: jobs_wait_for_their_own;
+    trixie: jobs_wait_for_their_own_schedd;
 }
 
-/// The operator asks another schedd, younger and with an empty queue: jobs at the first one are neither lost nor let go, what is new goes
-/// to the other, and back at the first one everything goes on.
-fn jobs_wait_for_their_own(version: Version) {
+/// The operator is started with another, younger schedd with an empty queue. Jobs of the first schedd are neither lost
+/// nor released, new HTCJobs go to the other one, and back at the first schedd everything continues.
+fn jobs_wait_for_their_own_schedd(version: Version) {
     let site = Site::with(version, "", &["--birthdate-steady=1s"]);
     let bed = &site.bed;
     bed.start_operator();
@@ -23,8 +23,8 @@ fn jobs_wait_for_their_own(version: Version) {
     let own = bed.condor.config();
     ask(&site, "other@test", &other.client("operator").unwrap().config());
     here.begin_delete("doomed");
-    let (well, said) = bed.check();
-    assert!(!well && said.contains("WRONG other schedds: ") && said.contains("2 at schedd@test"), "{said}");
+    let (well, output) = bed.check();
+    assert!(!well && output.contains("WRONG other schedds: ") && output.contains("2 at schedd@test"), "{output}");
     bed.start_operator();
     assert_waits(&here, "runs", "Tracked");
     assert_waits(&here, "doomed", "JobsRemoved");

@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 use bed::signals::{Unlimited, parent, signal};
 use bed::site::Site;
 use bed::{PATIENCE, condition};
-use htc_operator::condor::SubmitterLocks;
-use htc_operator::machine::Rules;
-use htc_operator::machine::judge::{SubmitterLock, submitter_gone};
+use htc_machine::Rules;
+use htc_machine::judge::{SubmitterLock, submitter_gone};
+use htcondor::SubmitterLocks;
 use rusqlite::Connection;
 use rustix::process::Signal;
 use testbed::{Version, wait_for};
 
 on_versions! {
-    trixie: from_an_orphan_that_lives;
-    sid: from_a_dead_submitter, on_another_machine;
-    long: with_all_accepted;
+    trixie: living_orphan_submitter_is_waited_for;
+    sid: work_of_a_dead_submitter_continues_at_once, submitter_on_another_machine_is_waited_for_until_its_limit;
+    long: accepted_htcjob_waits_for_no_submitter;
 }
 
 /// From the start of the operator until what a dead submitter has left is submitted again, or let go.
@@ -24,10 +24,11 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 const TRIES: usize = 5;
 
 /// A submitter's time limit, two minutes with its margin: far longer than anything here.
-const LONG: &[&str] = &["--submit-limit=60s", "--submit-limit-max=60s", "--dead-margin=60s"];
+const LONG: &[&str] = &["--submit-timeout=60s", "--submit-timeout-max=60s", "--dead-margin=60s"];
 
-/// Its submitter is dead when the next operator starts: what it was to submit is submitted again, or let go, at once.
-fn from_a_dead_submitter(version: Version) {
+/// The submitter is dead when the next operator starts: its jobs are submitted again, or its HTCJob is released, at
+/// once.
+fn work_of_a_dead_submitter_continues_at_once(version: Version) {
     let site = Site::with(version, "", LONG);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -72,8 +73,8 @@ fn from_a_dead_submitter(version: Version) {
     panic!("{took:?}");
 }
 
-/// An HTCJob all of whose jobs are accepted has no submitter to wait for, even one that lives.
-fn with_all_accepted(version: Version) {
+/// All jobs of the HTCJob are accepted: a submitter that still lives does not matter.
+fn accepted_htcjob_waits_for_no_submitter(version: Version) {
     let site = Site::with(version, "", LONG);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -93,9 +94,9 @@ fn with_all_accepted(version: Version) {
     assert_eq!(here.count_events("done", "SubmitterMayLive"), 0, "{:?}", here.events("done"));
 }
 
-/// A submitter that hangs or stands still is not taken for dead, whoever is left of it: HTCondor's own tool, in the middle of
-/// its work, keeps its lock when even the `timeout` above it is gone.
-fn from_an_orphan_that_lives(version: Version) {
+/// A hanging or stopped submitter does not count as dead: HTCondor's own tool keeps its lock even when the `timeout`
+/// above it is gone.
+fn living_orphan_submitter_is_waited_for(version: Version) {
     let site = Site::with(version, "", LONG);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -135,8 +136,8 @@ fn from_an_orphan_that_lives(version: Version) {
 }
 
 /// Where nothing shows that a submitter is dead, its time limit is waited for.
-fn on_another_machine(version: Version) {
-    let limits = ["--submit-limit=10s", "--submit-limit-max=10s", "--dead-margin=5s"];
+fn submitter_on_another_machine_is_waited_for_until_its_limit(version: Version) {
+    let limits = ["--submit-timeout=10s", "--submit-timeout-max=10s", "--dead-margin=5s"];
     let site = Site::with(version, "", &limits);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -156,7 +157,7 @@ fn on_another_machine(version: Version) {
     drop(ledger);
     site.bed.start_operator();
     let object = here.wait("moved", "what is waited for", |object| {
-        condition(object, "Submitted").is_some_and(|told| told["reason"] == "SubmitterMayLive")
+        condition(object, "Submitted").is_some_and(|condition| condition["reason"] == "SubmitterMayLive")
     });
     assert_eq!(object["status"]["phase"], "Pending");
     here.wait("moved", "its job is accepted", |object| object["status"]["attempt"] == 2);
@@ -173,7 +174,7 @@ fn locks(site: &Site, uid: &str) -> Vec<SubmitterLock> {
 }
 
 fn is_gone(site: &Site, lock: &SubmitterLock) -> bool {
-    let seen = SubmitterLocks::new(&site.bed.data).look(lock, &htc_operator::clock::Clock::default());
+    let seen = SubmitterLocks::new(&site.bed.data).look(lock, &htc_support::clock::Clock::default());
     submitter_gone(lock, &seen.unwrap(), &Rules::ALL).is_some()
 }
 

@@ -8,14 +8,17 @@ use bed::site::{Site, says};
 use bed::{PATIENCE, is_true};
 
 on_versions! {
-    trixie: hanging_while_it_is_submitted_to, down_at_the_start_and_going_down, refusing_the_jobs;
-    sid: refusing_the_credentials, killed_while_it_takes_in_the_files;
+    trixie:
+        schedd_hang_during_submission_runs_each_job_once,
+        schedd_outage_at_the_start_and_later_loses_no_job,
+        refused_jobs_are_reported_and_retried;
+    sid: refused_credentials_are_reported_until_corrected, schedd_kill_during_staging_runs_each_job_once;
 }
 
 /// Retries that are waited for: one Event for all of them.
 const RETRIES: usize = 4;
 
-fn down_at_the_start_and_going_down(version: Version) {
+fn schedd_outage_at_the_start_and_later_loses_no_job(version: Version) {
     let site = Site::new(version);
     site.bed.pool.stop().unwrap();
     site.bed.start_operator();
@@ -74,7 +77,7 @@ fn down_at_the_start_and_going_down(version: Version) {
     site.bed.assert_once(&uid, "job", 2);
 }
 
-fn hanging_while_it_is_submitted_to(version: Version) {
+fn schedd_hang_during_submission_runs_each_job_once(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     here.create(&site.lasting("running", 1));
@@ -98,7 +101,7 @@ fn hanging_while_it_is_submitted_to(version: Version) {
     site.assert_complete_once(&here, "running", 1);
 }
 
-fn refusing_the_credentials(version: Version) {
+fn refused_credentials_are_reported_until_corrected(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     site.start_lasting(&here, &["running", "doomed"]);
@@ -146,8 +149,8 @@ fn refusing_the_credentials(version: Version) {
     site.assert_complete_once(&here, "newer", 1);
 }
 
-/// Refused for good: told in the tool's own words, and tried again with growing pauses.
-fn refusing_the_jobs(version: Version) {
+/// A permanent refusal is reported in the tool's own words, and retried with growing pauses.
+fn refused_jobs_are_reported_and_retried(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let config = site.bed.pool.config();
@@ -175,7 +178,7 @@ fn refusing_the_jobs(version: Version) {
     site.assert_complete_once(&here, "job", 2);
 }
 
-fn killed_while_it_takes_in_the_files(version: Version) {
+fn schedd_kill_during_staging_runs_each_job_once(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     // A job whose files had arrived in that very moment is in order: then it is tried again.

@@ -12,14 +12,14 @@ use bed::site::Site;
 use bed::{Bed, PATIENCE};
 
 on_versions! {
-    trixie: landing_late;
-    sid: outliving_the_operator, killed_by_somebody_else;
+    trixie: jobs_landing_late_run_no_payload;
+    sid: condor_submit_that_outlives_the_operator_is_waited_for, condor_submit_killed_from_outside_runs_each_job_once;
 }
 
 /// The submit limit of a bed's operator, and how much later the submitter counts as dead.
 const LIMIT: Duration = Duration::from_secs(10 + 5);
 
-fn killed_by_somebody_else(version: Version) {
+fn condor_submit_killed_from_outside_runs_each_job_once(version: Version) {
     // Without gates: the moments of the real tool matter.
     let bed = Bed::start(version);
     let here = bed.namespace();
@@ -78,9 +78,9 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Its operator is killed, the next one waits for it, and what it submits within its time is taken for what it is.
-fn outliving_the_operator(version: Version) {
-    let site = Site::with(version, "", &["--submit-limit=30s", "--submit-limit-max=30s"]);
+/// The operator is killed. The next one waits for its condor_submit, and accepts jobs that are submitted in time.
+fn condor_submit_that_outlives_the_operator_is_waited_for(version: Version) {
+    let site = Site::with(version, "", &["--submit-timeout=30s", "--submit-timeout-max=30s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     site.gates.shut("condor_submit");
@@ -102,7 +102,7 @@ fn outliving_the_operator(version: Version) {
 }
 
 /// A submitter that nothing has killed - its machine was asleep - lands when another attempt has long been made.
-fn landing_late(version: Version) {
+fn jobs_landing_late_run_no_payload(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     site.gates.shut("condor_submit");

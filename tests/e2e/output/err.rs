@@ -6,8 +6,8 @@ use bed::site::Site;
 use bed::{Namespace, condition, htcjob, ids};
 
 on_versions! {
-    trixie: its_end_is_told;
-    sid: hostile_files_are_harmless;
+    trixie: failed_condition_quotes_the_end_of_err;
+    sid: hostile_err_files_are_harmless;
 }
 
 /// What `Failed` says once the end of `err` is known.
@@ -25,7 +25,7 @@ fn events(here: &Namespace<'_>, name: &str, reason: &str) -> Vec<String> {
     here.events(name).into_iter().filter(|(other, _)| other == reason).map(|(_, message)| message).collect()
 }
 
-fn its_end_is_told(version: Version) {
+fn failed_condition_quotes_the_end_of_err(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let mut noisy = htcjob(
@@ -69,13 +69,13 @@ fn its_end_is_told(version: Version) {
         assert!(events(&here, name, "JobsFailed").is_empty(), "{name}");
     }
     // What stood in the ledger stands there after a restart, and is not told again.
-    site.assert_journal_told(&here);
+    site.assert_events_match_journal(&here);
     assert_eq!(events(&here, "noisy", "JobsFailed").len(), 1);
     assert_eq!(failed(&here, "noisy"), wanted);
 }
 
 /// Jobs that put something else in the place of their `err`, and beside it.
-fn hostile_files_are_harmless(version: Version) {
+fn hostile_err_files_are_harmless(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let swap = |with: &str| format!("echo mine >&2; rm -f _condor_stderr; {with} _condor_stderr; exit 3");

@@ -8,12 +8,12 @@ use testbed::Version;
 use bed::{Bed, htcjob, is_true};
 
 on_versions! {
-    both: come_back_whole;
-    trixie: a_later_run_brings_its_own_only, names_that_are_taken_are_reported;
+    both: output_folders_come_back_whole;
+    trixie: last_run_returns_only_its_own_output, output_under_reserved_names_is_reported;
 }
 
 /// Folders, and names that HTCondor cannot keep, come back as they were.
-fn come_back_whole(version: Version) {
+fn output_folders_come_back_whole(version: Version) {
     let here = Bed::shared(version).namespace();
     let script = r"mkdir -p results/deep/er empty; echo plain >plain; echo deep >results/deep/er/file
         echo '#!/bin/sh' >results/run; chmod 750 results/run; echo odd >'a, b '; echo dot >.dot; ln -s /etc results/link
@@ -55,8 +55,8 @@ fn come_back_whole(version: Version) {
     assert!(!output.join("htc_output.omitted").exists());
 }
 
-/// What a script leaves under the names of the job's own files is named in the condition and in the job.
-fn names_that_are_taken_are_reported(version: Version) {
+/// Output under names of the job's own files is named in the condition and in the job.
+fn output_under_reserved_names_is_reported(version: Version) {
     let here = Bed::shared(version).namespace();
     let mut object =
         htcjob("taken", "[ $1 = 0 ] || { mkdir out; echo 42 >out/result.txt; echo x >err; }; echo y >kept");
@@ -74,8 +74,8 @@ fn names_that_are_taken_are_reported(version: Version) {
     }
 }
 
-/// What a former run has packed, or left under the name of what this one has packed, is not this one's.
-fn a_later_run_brings_its_own_only(version: Version) {
+/// Files that a previous run packed, or left under names of packed files, are not returned.
+fn last_run_returns_only_its_own_output(version: Version) {
     let here = Bed::shared(version).namespace();
     for (name, second, wanted) in
         [("none", "", None), ("folder", "rm results; mkdir results; echo 2 >results/f", Some("2\n"))]

@@ -9,16 +9,16 @@ use bed::site::Site;
 use bed::{Bed, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
 
 on_versions! {
-    trixie: a_transfer_is_stopped_before_the_volume_is_full;
+    trixie: transfer_stops_before_the_volume_is_full;
     long:
-        nothing_is_fetched_onto_a_full_volume,
-        too_much_output_is_held,
-        a_namespace_has_its_share,
-        what_is_too_much_by_now_is_refused;
+        full_volume_stops_all_fetches,
+        job_over_the_output_limit_is_held,
+        output_beyond_the_namespace_limit_is_not_fetched,
+        output_over_a_lowered_limit_is_refused;
 }
 
 /// HTCondor holds a job that leaves more than `--output-limit`, and its HTCJob says which limit that is.
-fn too_much_output_is_held(version: Version) {
+fn job_over_the_output_limit_is_held(version: Version) {
     let site = Site::with(version, "", &["--output-limit=1M"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -45,7 +45,7 @@ fn too_much_output_is_held(version: Version) {
 ///
 /// It fails if what has arrived is not looked at (`look` in `incoming.rs`), also after a failure (`too_much`), and if `Record::to_fetch`
 /// has what was refused.
-fn what_is_too_much_by_now_is_refused(version: Version) {
+fn output_over_a_lowered_limit_is_refused(version: Version) {
     let bed = Bed::start(version);
     let here = bed.namespace();
     let large = format!("[ $HTCPROCID = 1 ] || head -c 900000 /dev/zero | tee more >result; {UNTIL_LET_GO}");
@@ -69,8 +69,9 @@ fn what_is_too_much_by_now_is_refused(version: Version) {
         wait_for("the jobs to end", PATIENCE, || bed.queue(&of, &["JobStatus"]).is_empty()).unwrap();
     }
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
-    let with_limit =
-        |limit: &str| bed.start_another("bed", &bed.data, &[&format!("--output-limit={limit}"), "--pause-max=1s"]);
+    let with_limit = |limit: &str| {
+        bed.start_another("bed", &bed.data, &[&format!("--output-limit={limit}"), "--retry-backoff-max=1s"])
+    };
     let operator = with_limit("1M");
     for name in ["large", "huge"] {
         let message = here.wait_says(name, "OutputFetched", "False", "OutputRefused");
@@ -118,9 +119,9 @@ fn what_is_too_much_by_now_is_refused(version: Version) {
     }
 }
 
-/// With no room for one more output beside `--keep-free` nothing is fetched; with room again, everything is.
-fn nothing_is_fetched_onto_a_full_volume(version: Version) {
-    let mut site = Site::with(version, "", &["--keep-free=32M", "--output-limit=8M"]);
+/// Nothing is fetched while the volume lacks space for one more output beside `--min-free-space`, and everything afterwards.
+fn full_volume_stops_all_fetches(version: Version) {
+    let mut site = Site::with(version, "", &["--min-free-space=32M", "--output-limit=8M"]);
     site.bed.mount_volume("size=64m");
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -131,9 +132,9 @@ fn nothing_is_fetched_onto_a_full_volume(version: Version) {
         site.finish(name);
     }
     for name in names {
-        let message = here.wait_says(name, "OutputFetched", "False", "NoSpace");
+        let message = here.wait_says(name, "OutputFetched", "False", "OutputVolumeFull");
         println!("{version}: {message}");
-        assert!(message.contains("--keep-free") && message.contains("MiB free"), "{message}");
+        assert!(message.contains("--min-free-space") && message.contains(" free"), "{message}");
     }
     let tries = || {
         let query = "select coalesce(min(failures), 0) from requests where kind = 'Fetch'";
@@ -145,13 +146,13 @@ fn nothing_is_fetched_onto_a_full_volume(version: Version) {
     for name in names {
         here.wait_says(name, "OutputFetched", "True", "Fetched");
         site.assert_complete_once(&here, name, 1);
-        assert_eq!(here.count_events(name, "NoSpace"), 1, "{:?}", here.events(name));
+        assert_eq!(here.count_events(name, "OutputVolumeFull"), 1, "{:?}", here.events(name));
     }
 }
 
-/// A transfer that brings more than there is room for ends before the volume is full, and leaves nothing behind.
-fn a_transfer_is_stopped_before_the_volume_is_full(version: Version) {
-    let mut site = Site::with(version, "", &["--keep-free=16M", "--output-limit=8M"]);
+/// A transfer that would fill the volume is ended, and leaves nothing behind.
+fn transfer_stops_before_the_volume_is_full(version: Version) {
+    let mut site = Site::with(version, "", &["--min-free-space=16M", "--output-limit=8M"]);
     site.bed.mount_volume("size=64m");
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -161,24 +162,24 @@ fn a_transfer_is_stopped_before_the_volume_is_full(version: Version) {
     site.gates.wait_at("condor_transfer_data");
     // Somebody else takes the room meanwhile.
     site.bed.volume().fill(4_000);
-    let message = here.wait_says("one", "OutputFetched", "False", "NoSpace");
-    assert!(message.contains("the transfer was stopped") && message.contains("--keep-free"), "{message}");
+    let message = here.wait_says("one", "OutputFetched", "False", "OutputVolumeFull");
+    assert!(message.contains("the transfer was stopped") && message.contains("--min-free-space"), "{message}");
     site.gates.open("condor_transfer_data");
     site.bed.volume().empty();
     here.wait_says("one", "OutputFetched", "True", "Fetched");
     site.assert_complete_once(&here, "one", 1);
 }
 
-/// A namespace that has as much output as it may have gets no more until some is deleted; another one does.
-fn a_namespace_has_its_share(version: Version) {
-    let site = Site::with(version, "", &["--namespace-output-limit=1M", "--pause-max=5s"]);
+/// A namespace at its limit gets no more output until some is deleted; another namespace does.
+fn output_beyond_the_namespace_limit_is_not_fetched(version: Version) {
+    let site = Site::with(version, "", &["--namespace-output-limit=1M", "--retry-backoff-max=5s"]);
     site.bed.start_operator();
     let (here, there) = (site.bed.namespace(), site.bed.namespace());
     let large = |name: &str| htcjob(name, "head -c 2000000 /dev/zero > large");
     here.create(&large("first"));
     here.wait_says("first", "OutputFetched", "True", "Fetched");
     here.create(&large("second"));
-    let message = here.wait_says("second", "OutputFetched", "False", "NamespaceLimit");
+    let message = here.wait_says("second", "OutputFetched", "False", "NamespaceLimitReached");
     println!("{version}: {message}");
     assert!(message.contains("--namespace-output-limit") && message.contains("Delete HTCJobs"), "{message}");
     there.create(&large("others"));
@@ -186,5 +187,5 @@ fn a_namespace_has_its_share(version: Version) {
     std::fs::remove_dir_all(here.output("first", 0)).unwrap();
     // It is measured again a minute later.
     wait_for("the second output", PATIENCE * 2, || here.output("second", 0).join("large").exists()).unwrap();
-    assert_eq!(here.count_events("second", "NamespaceLimit"), 1, "{:?}", here.events("second"));
+    assert_eq!(here.count_events("second", "NamespaceLimitReached"), 1, "{:?}", here.events("second"));
 }

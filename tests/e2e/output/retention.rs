@@ -1,4 +1,4 @@
-//! What is left of HTCJobs that are gone.
+//! Files and rows of deleted HTCJobs.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,11 @@ use bed::site::Site;
 use bed::{Bed, Namespace, PATIENCE, htcjob};
 
 on_versions! {
-    trixie: what_comes_back_is_not_taken_for_new;
-    sid: what_is_left_goes_in_its_time;
+    trixie: htcjob_restored_after_retention_is_not_submitted;
+    sid: files_and_rows_are_deleted_after_their_retention;
 }
 
-const TIMES: &[&str] = &["--keep-output=4s", "--keep-rows=8s", "--housekeeping=500ms"];
+const TIMES: &[&str] = &["--output-retention=4s", "--history-retention=8s", "--cleanup-interval=500ms"];
 
 /// What is left of an object.
 trait Left {
@@ -64,7 +64,7 @@ fn come_and_go(here: &Namespace<'_>, name: &str) -> String {
     uid
 }
 
-fn what_is_left_goes_in_its_time(version: Version) {
+fn files_and_rows_are_deleted_after_their_retention(version: Version) {
     let site = Site::with(version, "", TIMES);
     let bed = &site.bed;
     let file = bed.data.join("sqlite/htcjobs.db");
@@ -141,10 +141,11 @@ fn what_is_left_goes_in_its_time(version: Version) {
     println!("{version}: {}", bed.log().lines().filter(|line| line.contains("removed")).count());
 }
 
-/// An object with our finalizer and our claim of which the ledger has no row, as old as one whose rows are removed: with a
-/// restored etcd it comes back, and its jobs have run.
-fn what_comes_back_is_not_taken_for_new(version: Version) {
-    let site = Site::with(version, "", &["--keep-output=0s", "--keep-rows=0s", "--housekeeping=500ms"]);
+/// A restored etcd brings back an HTCJob with the operator's finalizer and claim, so old that its rows are deleted: its
+/// jobs have run.
+fn htcjob_restored_after_retention_is_not_submitted(version: Version) {
+    let site =
+        Site::with(version, "", &["--output-retention=0s", "--history-retention=0s", "--cleanup-interval=500ms"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     site.start_lasting(&here, &["lasting"]);

@@ -1,4 +1,4 @@
-//! What Apptainer is called with where HTCondor has assigned GPUs: one stands in for it, as for the devices.
+//! Arguments of Apptainer where HTCondor has assigned GPUs: a script stands in for it, and text for the devices.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -23,7 +23,7 @@ fn called(shell: &str, machine_ad: Option<&str>) -> Vec<String> {
 }
 
 #[test]
-fn the_container_gets_the_gpus_that_htcondor_assigned() {
+fn container_gets_its_assigned_gpus() {
     let cases = [
         (None, None),
         (Some("Cpus = 1\n"), None),

@@ -13,13 +13,13 @@ use super::SHELLS;
 use super::reports::{BOUND, Ear};
 
 /// A certificate authority, and the file that says so to whoever should trust it.
-struct Authority {
+pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: tempfile::TempDir,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -30,12 +30,20 @@ impl Authority {
         Self { issuer, folder }
     }
 
-    fn file(&self) -> PathBuf {
+    pub fn file(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
     }
 
     /// One who listens on 127.0.0.1 with a certificate for `name`.
     fn ear(&self, name: &str) -> Ear {
+        let config = self.server(name);
+        Ear::over("https", &[204], move |stream| {
+            StreamOwned::new(ServerConnection::new(Arc::clone(&config)).unwrap(), stream)
+        })
+    }
+
+    /// TLS of a server with a certificate for `name`.
+    pub fn server(&self, name: &str) -> Arc<ServerConfig> {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         // Otherwise it has its issuer's name, and is taken for its own.
@@ -44,15 +52,12 @@ impl Authority {
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let config = Arc::new(config.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap());
-        Ear::over("https", &[204], move |stream| {
-            StreamOwned::new(ServerConnection::new(Arc::clone(&config)).unwrap(), stream)
-        })
+        Arc::new(config.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap())
     }
 }
 
 #[test]
-fn a_job_reports_to_whom_its_node_trusts() {
+fn job_reports_to_a_trusted_server() {
     let authority = Authority::new();
     for (variable, shell) in ["CURL_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE"].into_iter().zip(SHELLS) {
         let ear = authority.ear("127.0.0.1");
@@ -66,7 +71,7 @@ fn a_job_reports_to_whom_its_node_trusts() {
 }
 
 #[test]
-fn a_job_tells_nothing_to_whom_its_node_does_not_trust_and_ends_as_it_would() {
+fn job_reports_nothing_to_an_untrusted_server_and_ends_normally() {
     let (authority, other) = (Authority::new(), Authority::new());
     for shell in SHELLS {
         for (what, ear, trusted) in [

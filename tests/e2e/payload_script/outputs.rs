@@ -1,24 +1,15 @@
-//! Which of what a script leaves comes back, where the user says it.
+//! `spec.outputs` in `job.sh`: the files that come back.
+
+use htc_submit::payload::OutputPattern;
 
 use super::*;
-use htc_operator::condor::payload::OutputPattern;
 
 /// A job of which this comes back.
 fn selecting(outputs: &[&str], source: &str) -> Scratch {
     bed::turns::take(bed::Weight::Light);
-    let (image, command) = (Image::of_the_site(image().to_str().unwrap()).unwrap(), Command::parse("bash").unwrap());
+    let (image, command) = (Image::of_the_site(image().to_str().unwrap()).unwrap(), Program::script("bash").unwrap());
     let outputs: Vec<OutputPattern> = outputs.iter().map(|text| OutputPattern::parse(text).unwrap()).collect();
-    let payload = Payload {
-        name: "my-job",
-        image: &image,
-        named: "centos",
-        command: &command,
-        source,
-        binds: &[],
-        callback: None,
-        env: &[],
-        outputs: &outputs,
-    };
+    let payload = Payload { image_name: "centos", outputs: &outputs, ..bare(&image, &command, source) };
     Scratch::of(tempfile::tempdir().unwrap(), &payload)
 }
 
@@ -44,7 +35,7 @@ const LEFT: &str = "mkdir -p results/deep plots/sub empty/er other; for name in 
     plots/sub/log; do echo mine >\"$name\"; done; ln -s /etc results/link; mkfifo results/pipe; exit 3";
 
 #[test]
-fn paths_and_patterns_choose_what_comes_back() {
+fn paths_and_patterns_select_output() {
     for (outputs, files, in_archive) in [
         (&["top.root"][..], &["top.root"][..], &[][..]),
         (&["*.root"], &["top.root"], &["./.hidden.root", "./a,b.root"]),
@@ -77,22 +68,22 @@ fn paths_and_patterns_choose_what_comes_back() {
 }
 
 #[test]
-fn what_matches_nothing_is_told_and_is_no_failure() {
+fn unmatched_pattern_is_reported_without_failure() {
     for shell in SHELLS {
         let scratch = selecting(&["nothing", "top.root", "no thing/*"], "echo mine >top.root");
-        let said = "htc-operator: nothing matches 2 of spec.outputs: nothing, no thing/*\n";
-        assert_eq!(scratch.run(shell), (0, String::new(), said.to_owned()), "{shell}");
+        let message = "htc-operator: nothing matches 2 of spec.outputs: nothing, no thing/*\n";
+        assert_eq!(scratch.run(shell), (0, String::new(), message.to_owned()), "{shell}");
         assert_eq!(plain(&scratch), ["top.root"], "{shell}");
         let scratch = selecting(&["1", "2", "3", "4", "5", "6", "7"], "mkdir -p a/b; echo mine >c");
-        let said = "htc-operator: nothing matches 7 of spec.outputs: 1, 2, 3, 4, 5, ...\n";
-        assert_eq!(scratch.run(shell), (0, String::new(), said.to_owned()), "{shell}");
+        let message = "htc-operator: nothing matches 7 of spec.outputs: 1, 2, 3, 4, 5, ...\n";
+        assert_eq!(scratch.run(shell), (0, String::new(), message.to_owned()), "{shell}");
         assert_eq!(scratch.names(), [".job.ad", "job.sh", "payload.conf", "script.sh"], "{shell}");
     }
 }
 
-/// Names that mean something to a shell, to `find` or to nobody: each matches itself, and no program is made of it.
+/// Names with a meaning to a shell or to `find` match only themselves.
 #[test]
-fn patterns_are_data() {
+fn patterns_are_never_executed() {
     let names = [
         "$(touch pwned)",
         "`touch pwned`",
@@ -142,9 +133,9 @@ fn patterns_are_data() {
     }
 }
 
-/// What is not chosen is removed; what a link leads to is not.
+/// Unselected output is removed; targets of links in it are not.
 #[test]
-fn nothing_is_removed_where_links_lead() {
+fn link_targets_outside_the_output_are_kept() {
     for shell in SHELLS {
         let outside = tempfile::tempdir().unwrap();
         std::fs::create_dir(outside.path().join("folder")).unwrap();
@@ -165,7 +156,7 @@ fn nothing_is_removed_where_links_lead() {
 }
 
 #[test]
-fn a_later_run_finds_what_was_chosen() {
+fn next_run_finds_selected_output() {
     for shell in SHELLS {
         let scratch = selecting(&["kept"], "ls; echo mine >kept; echo mine >other; exit 4");
         assert_eq!(scratch.run(shell), (4, "script.sh\n".to_owned(), String::new()), "{shell}");
@@ -175,7 +166,7 @@ fn a_later_run_finds_what_was_chosen() {
 
 /// Names with line feeds, and bytes that are no text, are names like others.
 #[test]
-fn odd_names_are_matched_whole() {
+fn patterns_match_names_with_newlines_and_raw_bytes() {
     for shell in SHELLS {
         let source = "mkdir -p $'a\\nb'; echo 1 >$'a\\nb/c'; echo 2 >$'\\xff\\xfe'; echo 3 >$'x\\ny'; echo 4 >'ä'";
         let scratch = selecting(&["a?b/c", "??"], source);

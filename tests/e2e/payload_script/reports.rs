@@ -1,4 +1,4 @@
-//! What `job.sh` tells the operator, and that it does the job no harm.
+//! Reports of `job.sh` to the operator, which do not change the job.
 
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use htc_operator::condor::payload::Callback;
+use htc_submit::payload::Callback;
 
 use super::{SHELLS, Scratch, ended, image};
 
@@ -111,7 +111,7 @@ fn read(stream: &mut impl Read) -> Option<Request> {
 }
 
 #[test]
-fn the_start_and_the_end_are_cloudevents() {
+fn start_and_end_are_reported_as_cloudevents() {
     for shell in SHELLS {
         let ear = Ear::new(&[204]);
         let source = "env; ls -A; until [ -e go ]; do sleep 0.05; done; touch mine; exit 7";
@@ -147,14 +147,14 @@ fn the_start_and_the_end_are_cloudevents() {
 
 /// Those with a meaning of their own, to shells or to job.sh, and some that have none.
 #[test]
-fn exit_codes_are_reported_and_stay() {
+fn exit_codes_are_reported_and_unchanged() {
     let plain = [0, 1, 2, 3, 42, 64, 100, 137, 143];
     assert_reported(plain.into_iter().chain(124..=129).chain(239..=255));
 }
 
 #[test]
 #[ignore = "make test-long: three minutes"]
-fn every_exit_code_is_reported_and_stays() {
+fn every_exit_code_is_reported_and_unchanged() {
     assert_reported(0..=255);
 }
 
@@ -169,7 +169,7 @@ fn assert_reported(codes: impl IntoIterator<Item = usize>) {
 }
 
 #[test]
-fn a_payload_that_is_killed_is_reported_and_one_that_is_told_to_stop_is_not() {
+fn killed_payload_reports_its_end_and_stopped_job_does_not() {
     for shell in SHELLS {
         for (signal, code) in [("KILL", "137"), ("TERM", "143")] {
             let ear = Ear::new(&[204]);
@@ -196,7 +196,7 @@ fn a_payload_that_is_killed_is_reported_and_one_that_is_told_to_stop_is_not() {
 }
 
 #[test]
-fn what_ends_before_the_payload_is_reported_too() {
+fn failures_before_the_payload_are_reported() {
     let ear = Ear::new(&[204]);
     assert_eq!(ear.job("nosuch", "").run("dash").0, 244);
     assert_eq!(ear.ends(), ["244"]);
@@ -212,7 +212,7 @@ fn what_ends_before_the_payload_is_reported_too() {
 }
 
 #[test]
-fn what_cannot_be_stored_is_sent_again_and_what_is_refused_is_not() {
+fn report_is_resent_after_503_and_not_after_404() {
     for shell in SHELLS {
         let ear = Ear::new(&[204, 503, 503, 204]);
         assert_eq!(ear.job("bash", "sleep 3; exit 9").run(shell).0, 9, "{shell}");
@@ -226,7 +226,7 @@ fn what_cannot_be_stored_is_sent_again_and_what_is_refused_is_not() {
 }
 
 #[test]
-fn a_job_ends_as_it_would_when_nobody_listens_answers_or_can_send() {
+fn unavailable_receiver_does_not_change_the_end_of_a_job() {
     // A node without curl.
     let programs = tempfile::tempdir().unwrap();
     for folder in ["/usr/bin", "/bin"] {

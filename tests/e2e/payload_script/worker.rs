@@ -5,13 +5,14 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use htc_operator::condor::payload::{Command, Image, Payload};
+use htc_submit::payload::{Image, Payload, Program};
+use testbed::environment::INTERPRETER_NAME;
 use testbed::wait_for;
 
-use super::{PayloadFailure, SHELLS, Scratch, USES_VARIABLES, ended, expect, with_image};
+use super::{PayloadFailure, SHELLS, Scratch, USES_VARIABLES, bare, ended, expect, with_image};
 
 /// With a slot of a worker that is a container of this image.
-fn on_worker(image: &str, mut scratch: Scratch) -> Scratch {
+pub(super) fn on_worker(image: &str, mut scratch: Scratch) -> Scratch {
     scratch.write(".machine.ad", &format!("Cpus = 1\nHTCWorkerImage = \"{image}\"\nMemory = 1\n"));
     scratch.environment.push(("_CONDOR_MACHINE_AD", scratch.folder.path().join(".machine.ad")));
     // There is no container runtime.
@@ -20,7 +21,7 @@ fn on_worker(image: &str, mut scratch: Scratch) -> Scratch {
 }
 
 #[test]
-fn the_payload_runs_as_it_is_in_a_folder_of_its_own() {
+fn payload_runs_without_a_container_in_its_own_folder() {
     let source = "echo \"$1 $HTCPROCID $JOB_NAME $0 $#\"; echo text >made; echo x >\"$HOME/left\"; pwd >where; exit 7";
     for shell in SHELLS {
         let scratch = on_worker("python:3.12", with_image("bash", source));
@@ -39,7 +40,7 @@ fn the_payload_runs_as_it_is_in_a_folder_of_its_own() {
 }
 
 #[test]
-fn htcondors_variables_name_what_the_payload_may_use() {
+fn htcondor_variables_name_paths_of_the_payload() {
     for shell in SHELLS {
         let ad = "Cpus = 1\nHTCWorkerImage = \"python:3.12\"\n";
         let scratch = on_worker("python:3.12", with_image("bash", USES_VARIABLES)).with_htcondors_variables(ad);
@@ -52,7 +53,7 @@ fn htcondors_variables_name_what_the_payload_may_use() {
 }
 
 #[test]
-fn exit_codes_are_the_payloads() {
+fn job_exits_with_the_code_of_its_payload() {
     for shell in SHELLS {
         for code in [0, 1, 126, 127, 255] {
             let scratch = on_worker("python:3.12", with_image("bash", &format!("exit {code}")));
@@ -64,7 +65,7 @@ fn exit_codes_are_the_payloads() {
 }
 
 #[test]
-fn another_image_and_a_missing_command_run_nothing() {
+fn other_image_or_missing_command_runs_nothing() {
     let ran = || with_image("bash", "echo yes >ran");
     expect(PayloadFailure::ImageUnavailable, "is a container of python:3.13", || on_worker("python:3.13", ran()));
     let missing = || on_worker("python:3.12", with_image("nosuchprogram", "echo yes >ran"));
@@ -72,27 +73,45 @@ fn another_image_and_a_missing_command_run_nothing() {
 }
 
 #[test]
-fn the_users_variables_mean_something_to_the_payload_only() {
-    let (image, command) = (Image::Registry("python:3.12".to_owned()), Command::parse("/bin/sh").unwrap());
+fn user_variables_affect_only_the_payload() {
+    let (image, command) = (Image::Registry("python:3.12".to_owned()), Program::script("/bin/sh").unwrap());
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let env =
         [pair("A", " b\nc\\n$x "), pair("PATH", "/nowhere"), pair("IFS", "x"), pair("code", "9"), pair("work", "/")];
     for shell in SHELLS {
         let payload = Payload {
-            name: "my-job",
-            image: &image,
-            named: "docker://python:3.12",
-            command: &command,
-            source: "printf '[%s] %s %s %s\\n' \"$A\" \"$PATH\" \"$code\" \"$work\"",
-            binds: &[],
-            callback: None,
+            image_name: "docker://python:3.12",
             env: &env,
-            outputs: &[],
+            ..bare(&image, &command, "printf '[%s] %s %s %s\\n' \"$A\" \"$PATH\" \"$code\" \"$work\"")
         };
         let scratch = on_worker("python:3.12", Scratch::of(tempfile::tempdir().unwrap(), &payload));
         let (code, stdout, stderr) = scratch.run(shell);
         assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, "[ b\nc\\n$x ] /nowhere 9 /\n", ""), "{shell}");
     }
+}
+
+#[test]
+fn command_is_found_in_the_path_of_the_payload_only() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    crate::environment::write_interpreter(folder.path());
+    let image = Image::Registry("python:3.12".to_owned());
+    let with = |command: &str, path: &str| {
+        let program = Program::script(command).unwrap();
+        let payload = Payload {
+            env: &[("PATH".to_owned(), path.to_owned())],
+            ..bare(&image, &program, "echo yes >ran; echo $FOUND_IN_PATH")
+        };
+        on_worker("python:3.12", Scratch::of(tempfile::tempdir().unwrap(), &payload))
+    };
+    let at = folder.path().display().to_string();
+    for shell in SHELLS {
+        let (code, stdout, stderr) = with(INTERPRETER_NAME, &format!("/nosuchfolder:{at}:/usr/bin:/bin")).run(shell);
+        assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, "yes\n", ""), "{shell}");
+    }
+    expect(PayloadFailure::CommandNotFound, "the command sh is not in", || with("sh", &at));
+    // A function of job.sh.
+    expect(PayloadFailure::CommandNotFound, "the command collect is not in", || with("collect", "/usr/bin:/bin"));
 }
 
 /// What HTCondor's starter starts a job by on a managed worker, where everybody may start it.
@@ -108,7 +127,7 @@ impl Wrapper {
         std::fs::create_dir_all(&libexec).unwrap();
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         let program = libexec.join("htc-job-wrapper");
-        std::fs::copy(env!("CARGO_BIN_EXE_htc-job-wrapper"), &program).unwrap();
+        std::fs::copy(bed::built("htc-job-wrapper"), &program).unwrap();
         Self { _folder: folder, program }
     }
 
@@ -130,7 +149,7 @@ fn left_of(scratch: &Scratch) -> Vec<u32> {
 }
 
 #[test]
-fn an_honest_payload_is_the_same_when_it_is_confined() {
+fn confinement_does_not_change_an_honest_payload() {
     let wrapper = Wrapper::bring();
     for shell in SHELLS {
         for code in [0, 1, 126, 127, 255] {
@@ -159,7 +178,7 @@ const LEAVES: &str = r#"began=$(cd ../.. && pwd)/began; touch "$began"
     "#;
 
 #[test]
-fn nothing_that_a_payload_has_started_outlives_its_job() {
+fn no_process_of_a_payload_outlives_its_job() {
     let wrapper = Wrapper::bring();
     for shell in SHELLS {
         let scratch = on_worker("python:3.12", with_image("bash", &[LEAVES, "exit 7"].concat()));
@@ -169,7 +188,7 @@ fn nothing_that_a_payload_has_started_outlives_its_job() {
 }
 
 #[test]
-fn a_job_that_is_told_to_end_leaves_nothing_either() {
+fn terminated_job_leaves_no_process() {
     let wrapper = Wrapper::bring();
     for shell in SHELLS {
         let scratch = on_worker("python:3.12", with_image("bash", &[LEAVES, "sleep 300"].concat()));

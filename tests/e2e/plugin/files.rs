@@ -11,10 +11,10 @@ use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, htcjob};
 use rustix::process::{Pid, Signal, kill_process};
 use testbed::{KubeOptions, Version, wait_for};
 
-use super::users::{command, htc};
+use super::submit_and_retry::{command, htc};
 
 on_versions! {
-    long: what_the_api_server_cuts_off_is_gone_on_with, a_call_that_is_cut_off_is_gone_on_with;
+    long: download_cut_off_by_the_api_server_is_resumed, interrupted_download_is_resumed;
 }
 
 /// So many that unpacking them takes a while.
@@ -39,7 +39,7 @@ fn cut(here: &Namespace<'_>, arguments: &[&str], far: impl Fn() -> bool) {
     assert!(!child.wait().unwrap().success(), "it was over before it was killed");
 }
 
-fn a_call_that_is_cut_off_is_gone_on_with(version: Version) {
+fn interrupted_download_is_resumed(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();
@@ -69,8 +69,8 @@ fn a_call_that_is_cut_off_is_gone_on_with(version: Version) {
     let mut file = fs::OpenOptions::new().write(true).open(&archive).unwrap();
     file.seek(SeekFrom::Start(5000)).unwrap();
     file.write_all(b"mark").unwrap();
-    let (code, told, error) = htc(here, &["files", "cut", path]);
-    assert_eq!((code, told), (0, format!("output of 2 of 2 jobs is in {path}\n")), "{error}");
+    let (code, stdout, error) = htc(here, &["files", "cut", path]);
+    assert_eq!((code, stdout), (0, format!("output of 2 of 2 jobs is in {path}\n")), "{error}");
     assert!(error.contains("/0: there is something already; skipped"), "{error}");
     let data = fs::read(folder.join("1/data")).unwrap();
     assert_eq!(data.len() as u64, LARGE);
@@ -84,8 +84,8 @@ fn a_call_that_is_cut_off_is_gone_on_with(version: Version) {
     fs::write(own.join("notes"), "mine").unwrap();
     let one = own.to_str().unwrap();
     cut(here, &["files", "cut/0", one], || entries(&own.join(".cut-0.part/unpacking/d")) > 10);
-    let (code, told, error) = htc(here, &["files", "cut/0", one]);
-    assert_eq!((code, error.as_str()), (0, ""), "{told}");
+    let (code, stdout, error) = htc(here, &["files", "cut/0", one]);
+    assert_eq!((code, error.as_str()), (0, ""), "{stdout}");
     assert_eq!((entries(&own.join("d")), entries(&own)), (MANY, 4), "d, err, out and notes");
 }
 
@@ -100,7 +100,7 @@ fn cut_off(bed: &Bed) -> Result<(), String> {
 }
 
 /// The API server ends each answer after a minute, and this one after some seconds.
-fn what_the_api_server_cuts_off_is_gone_on_with(version: Version) {
+fn download_cut_off_by_the_api_server_is_resumed(version: Version) {
     let limit = 10;
     let kube = KubeOptions { request_timeout: limit, ..KubeOptions::default() };
     let bed = Bed::with_jobs_api_alone(version, &kube, LONG_SUBMISSIONS);

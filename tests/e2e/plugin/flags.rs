@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use testbed::{Version, tool};
 
 use super::logs::parts;
-use super::users::{command, htc};
+use super::submit_and_retry::{command, htc};
 
 on_versions! {
-    trixie: kubectls_files_and_contexts;
-    sid: bars_are_for_terminals;
+    trixie: kubeconfig_and_context_are_found_as_by_kubectl;
+    sid: progress_bars_are_drawn_only_on_terminals;
 }
 
 /// Names of the jobs that it lists, called with nothing but these arguments and this `KUBECONFIG`.
@@ -25,7 +25,7 @@ fn lists(here: &Namespace<'_>, arguments: &[&str], kubeconfig: &str) -> Vec<Stri
 }
 
 /// Which cluster and namespace, it finds where kubectl does.
-fn kubectls_files_and_contexts(version: Version) {
+fn kubeconfig_and_context_are_found_as_by_kubectl(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let (one, two) = (&bed.namespace(), &bed.namespace());
@@ -109,8 +109,8 @@ fn at_a_terminal(call: &Command) -> Command {
     script
 }
 
-/// What is drawn anew again and again is for who looks at it: a file, or a pipe, gets lines.
-fn bars_are_for_terminals(version: Version) {
+/// Files and pipes get lines.
+fn progress_bars_are_drawn_only_on_terminals(version: Version) {
     /// A place at the beginning of the line, and an empty line.
     const ANEW: &str = "\r\x1b[K";
     let bed = Bed::shared(version);
@@ -136,8 +136,8 @@ fn bars_are_for_terminals(version: Version) {
     assert!(text.ends_with(&format!("{ANEW}htcjob.htc.cern.ch/fit: 1 job succeeded\r\n")), "{text:?}");
     let piped = piped.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&piped.stdout), "htcjob.htc.cern.ch/fit: 1 job succeeded\n");
-    let told = String::from_utf8_lossy(&piped.stderr);
-    assert!(told.contains("0 of 1 jobs ended; 1 running\n") && !told.contains(['\r', '\x1b', '[']), "{told:?}");
+    let stderr = String::from_utf8_lossy(&piped.stderr);
+    assert!(stderr.contains("0 of 1 jobs ended; 1 running\n") && !stderr.contains(['\r', '\x1b', '[']), "{stderr:?}");
 
     here.wait_output("fit");
     let folder = bed.scratch().dir(&format!("{}-files", here.name)).unwrap();
@@ -147,6 +147,6 @@ fn bars_are_for_terminals(version: Version) {
     assert!(looks.status.success(), "{looks:?}");
     let full = format!("{ANEW}[{}] 1/1 fit-0: 3.0 of 3.0 MB", "#".repeat(30));
     assert!(text.contains(&full), "{text:?}");
-    let (code, told, error) = htc(here, &["files", "fit/0", &taken]);
-    assert_eq!((code, told, error.as_str()), (0, format!("output of 1 of 1 jobs is in {taken}\n"), ""));
+    let (code, stdout, error) = htc(here, &["files", "fit/0", &taken]);
+    assert_eq!((code, stdout, error.as_str()), (0, format!("output of 1 of 1 jobs is in {taken}\n"), ""));
 }

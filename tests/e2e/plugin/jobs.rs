@@ -1,20 +1,20 @@
-//! Jobs one by one: which, what they wrote, their files.
+//! Commands for single jobs: lists, logs and files.
 
 use bed::person::Person;
 use bed::{Bed, Namespace, htcjob, is_true};
 use testbed::Version;
 
-use super::users::htc;
+use super::submit_and_retry::htc;
 
 on_versions! {
-    sid: three_of_many_fail;
+    sid: three_failed_of_many_jobs_are_found_and_retried;
 }
 
 /// Jobs of which 3, 17 and 30 fail, each in a way of its own, in the first HTCJob of them.
 const SCRIPT: &str = "[ $JOB_NAME = many ] && case $1 in 3) echo broken >&2; exit 7;; 17) exit 1;; 30) kill -9 $$;; esac; \
     mkdir d; echo $1 of $JOB_NAME >d/number";
 
-fn three_of_many_fail(version: Version) {
+fn three_failed_of_many_jobs_are_found_and_retried(version: Version) {
     three_fail_of(40, &Bed::shared(version).namespace());
 }
 
@@ -38,13 +38,13 @@ pub fn three_fail_of(count: usize, here: &Namespace<'_>) {
     here.wait_output("many");
     viewer.comes_to_see(&["get", "htcprocs"]);
 
-    which_they_are(here, &viewer, count);
-    what_they_wrote(here, &viewer);
-    their_files(here, &viewer, count);
-    these_run_again(here, &viewer, &editor);
+    assert_failed_jobs_are_listed(here, &viewer, count);
+    assert_logs_of_failed_jobs(here, &viewer);
+    assert_files_of_failed_jobs(here, &viewer, count);
+    assert_retry(here, &viewer, &editor);
 }
 
-fn which_they_are(here: &Namespace<'_>, viewer: &Person<'_>, count: usize) {
+fn assert_failed_jobs_are_listed(here: &Namespace<'_>, viewer: &Person<'_>, count: usize) {
     let failed = ["get", "htcprocs", "--field-selector=status.state=Failed", "-o", "name"];
     let mut names: Vec<String> = viewer.sees(&failed).lines().map(str::to_owned).collect();
     names.sort_unstable();
@@ -61,7 +61,7 @@ fn which_they_are(here: &Namespace<'_>, viewer: &Person<'_>, count: usize) {
     assert!(code == 2 && error.contains("somebody") && error.contains("forbidden"), "{error}");
 }
 
-fn what_they_wrote(here: &Namespace<'_>, viewer: &Person<'_>) {
+fn assert_logs_of_failed_jobs(here: &Namespace<'_>, viewer: &Person<'_>) {
     assert_eq!(viewer.sees(&["get", "--raw", &format!("{}/many-3/log?stream=err", here.procs())]), "broken\n");
     let (code, log, _) = viewer.htc(&["logs", "many/3", "--err"]);
     assert_eq!((code, log.as_str()), (0, "broken\n"));
@@ -76,14 +76,14 @@ fn what_they_wrote(here: &Namespace<'_>, viewer: &Person<'_>) {
     assert!(page.contains("kubectl htc retry many --indexes 3"), "{page}");
 }
 
-fn their_files(here: &Namespace<'_>, viewer: &Person<'_>, count: usize) {
+fn assert_files_of_failed_jobs(here: &Namespace<'_>, viewer: &Person<'_>, count: usize) {
     let archive = viewer.sees(&["get", "--raw", &format!("{}/many-5/files", here.procs())]);
     assert!(archive.contains("5 of many\n"), "{archive}");
     let folder = here.bed.scratch().dir(&format!("{}-files", here.name)).unwrap();
     let path = folder.to_str().unwrap();
-    let (code, told, error) = viewer.htc(&["files", "many", path]);
+    let (code, stdout, error) = viewer.htc(&["files", "many", path]);
     let expected = format!("output of {count} of {count} jobs is in {path}\n");
-    assert_eq!((code, told.as_str()), (0, expected.as_str()), "{error}");
+    assert_eq!((code, stdout.as_str()), (0, expected.as_str()), "{error}");
     let number = |index: usize| std::fs::read_to_string(folder.join(format!("{index}/d/number"))).ok();
     for index in [0, 3, 17, 30, count - 1] {
         let failed = [3, 17, 30].contains(&index);
@@ -103,13 +103,13 @@ fn their_files(here: &Namespace<'_>, viewer: &Person<'_>, count: usize) {
     assert_eq!(number(5).unwrap(), "5 of many\n");
 }
 
-fn these_run_again(here: &Namespace<'_>, viewer: &Person<'_>, editor: &Person<'_>) {
+fn assert_retry(here: &Namespace<'_>, viewer: &Person<'_>, editor: &Person<'_>) {
     let (code, _, error) = viewer.htc(&["retry", "many"]);
     assert!(code == 2 && error.contains("forbidden"), "{error}");
-    let (code, told, _) = editor.htc(&["retry", "many"]);
-    assert_eq!((code, told.as_str()), (0, "htcjob.htc.cern.ch/many-r1 created: jobs 3,17,30 of many\n"));
-    let (code, told, _) = viewer.htc(&["wait", "many-r1", "--timeout=10m"]);
-    assert_eq!((code, told.as_str()), (0, "htcjob.htc.cern.ch/many-r1: 3 jobs succeeded\n"));
+    let (code, stdout, _) = editor.htc(&["retry", "many"]);
+    assert_eq!((code, stdout.as_str()), (0, "htcjob.htc.cern.ch/many-r1 created: jobs 3,17,30 of many\n"));
+    let (code, stdout, _) = viewer.htc(&["wait", "many-r1", "--timeout=10m"]);
+    assert_eq!((code, stdout.as_str()), (0, "htcjob.htc.cern.ch/many-r1: 3 jobs succeeded\n"));
     let (_, names, _) = viewer.htc(&["jobs", "many-r1", "-o", "name"]);
     let mut names: Vec<&str> = names.lines().map(|name| name.rsplit('/').next().unwrap()).collect();
     names.sort_unstable();

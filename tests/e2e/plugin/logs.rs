@@ -8,12 +8,12 @@ use bed::gates::Gates;
 use bed::{Bed, LONG_SUBMISSIONS, Namespace, PATIENCE, UNTIL_LET_GO, htcjob, is_true, of};
 use testbed::{Version, wait_for};
 
-use super::users::{command, htc};
+use super::submit_and_retry::{command, htc};
 
 on_versions! {
-    trixie: a_log_is_followed_over_a_hold_and_a_release, a_log_is_followed_over_an_eviction;
-    sid: a_log_is_followed, a_log_is_followed_until_its_job_is_removed;
-    long: while_the_operator_is_busy_or_away;
+    trixie: log_is_followed_over_a_hold_and_a_release, log_is_followed_over_an_eviction;
+    sid: log_is_followed_from_start_to_end, log_is_followed_until_its_job_is_removed;
+    long: log_is_followed_while_the_operator_is_busy_or_down;
 }
 
 /// A call of `kubectl htc`, and what it has said so far to standard output and standard error.
@@ -30,7 +30,7 @@ impl Caller {
     }
 
     /// What it has said by now.
-    fn said(&mut self) -> [String; 2] {
+    fn streams_so_far(&mut self) -> [String; 2] {
         self.streams.each_mut().map(|(parts, text)| {
             text.extend(parts.try_iter().flatten());
             String::from_utf8_lossy(text).into_owned()
@@ -38,18 +38,18 @@ impl Caller {
     }
 
     /// Waits until it has said this, and nothing more, to standard output.
-    fn wait_shown(&mut self, wanted: &str) {
+    fn wait_stdout(&mut self, wanted: &str) {
         let shown = wait_for("what the job wrote", PATIENCE, || {
-            let [out, err] = self.said();
+            let [out, err] = self.streams_so_far();
             if out == wanted { Ok(()) } else { Err(format!("{out:?} is not {wanted:?}: {err}")) }
         });
         shown.unwrap();
     }
 
     /// Waits until it has said this to standard error.
-    fn wait_told(&mut self, wanted: &str) {
+    fn wait_stderr(&mut self, wanted: &str) {
         wait_for(&format!("it to say {wanted:?}"), PATIENCE, || {
-            let [out, err] = self.said();
+            let [out, err] = self.streams_so_far();
             if err.contains(wanted) { Ok(()) } else { Err(format!("{out}{err}")) }
         })
         .unwrap();
@@ -59,7 +59,7 @@ impl Caller {
     fn end(mut self) -> (i32, String, String) {
         let ended = wait_for("it to end", PATIENCE, || match self.child.try_wait().unwrap() {
             Some(status) => Ok(status),
-            None => Err(self.said().concat()),
+            None => Err(self.streams_so_far().concat()),
         });
         let code = ended.unwrap().code().unwrap_or(-1);
         // The pipes are shut by now.
@@ -103,7 +103,7 @@ fn log(here: &Namespace<'_>, name: &str, end: &str) -> String {
     .unwrap()
 }
 
-fn a_log_is_followed(version: Version) {
+fn log_is_followed_from_start_to_end(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();
@@ -119,18 +119,18 @@ fn a_log_is_followed(version: Version) {
     assert_eq!((followed.0, followed.1.as_str()), (0, "one\ntwo\n"), "{}", followed.2);
 }
 
-/// HTCondor begins the job again. Each run writes which it is, and the second one more than the first: what is shown of it begins with
-/// its first byte, and nothing of the first run comes again.
-fn a_log_is_followed_over_an_eviction(version: Version) {
+/// HTCondor starts the job again. Each run writes its number, and the second writes more than the first: its log begins
+/// with its first byte, and nothing of the first run is repeated.
+fn log_is_followed_over_an_eviction(version: Version) {
     followed_into_the_next_run(version, |here, _| {
         here.bed.condor.ok("condor_vacate_job", &["-constraint", &of(&here.uid("fit"))]).unwrap();
     });
 }
 
-fn a_log_is_followed_over_a_hold_and_a_release(version: Version) {
+fn log_is_followed_over_a_hold_and_a_release(version: Version) {
     followed_into_the_next_run(version, |here, follower| {
         assert_eq!(htc(here, &["hold", "fit/0"]).0, 0);
-        follower.wait_told("fit-0 is Held: waiting\n");
+        follower.wait_stderr("fit-0 is Held: waiting\n");
         assert_eq!(htc(here, &["release", "fit/0"]).0, 0);
     });
 }
@@ -143,7 +143,7 @@ fn followed_into_the_next_run(version: Version, interrupt: impl FnOnce(&Namespac
     here.wait_running("fit", 1);
     let first = log(here, "fit", "\n50\n");
     let mut follower = Caller::begin(here, &["logs", "fit", "-f"]);
-    follower.wait_shown(&first);
+    follower.wait_stdout(&first);
     interrupt(here, &mut follower);
     let second =
         wait_for("the second run's log", PATIENCE, || Some(log(here, "fit", "\n50\n")).filter(|log| *log != first));
@@ -155,7 +155,7 @@ fn followed_into_the_next_run(version: Version, interrupt: impl FnOnce(&Namespac
     assert_eq!(err.matches("fit-0 was started again\n").count(), 1, "{err}");
 }
 
-fn a_log_is_followed_until_its_job_is_removed(version: Version) {
+fn log_is_followed_until_its_job_is_removed(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();
@@ -163,7 +163,7 @@ fn a_log_is_followed_until_its_job_is_removed(version: Version) {
     here.wait_running("fit", 1);
     let first = log(here, "fit", "\n50\n");
     let mut follower = Caller::begin(here, &["logs", "fit", "-f"]);
-    follower.wait_shown(&first);
+    follower.wait_stdout(&first);
     assert_eq!(htc(here, &["remove", "fit/0"]).0, 0);
     let (code, out, err) = follower.end();
     assert_eq!((code, out), (0, first), "{err}");
@@ -171,7 +171,7 @@ fn a_log_is_followed_until_its_job_is_removed(version: Version) {
 }
 
 /// The job has ended, and its output comes in a moment, or does not come; and a log goes on although the operator is killed.
-fn while_the_operator_is_busy_or_away(version: Version) {
+fn log_is_followed_while_the_operator_is_busy_or_down(version: Version) {
     let gates = Gates::new(version);
     let argument = gates.argument();
     let bed = Bed::with_jobs_api(version, &[LONG_SUBMISSIONS, &[argument.as_str()]].concat());
@@ -186,7 +186,7 @@ fn while_the_operator_is_busy_or_away(version: Version) {
     let said = |name: &str| format!("{name}-0 has ended and its output has not arrived yet");
     let trying = |name: &str| format!("{}: trying again for 30 s\n", said(name));
     let mut caller = Caller::begin(here, &["logs", "soon/0"]);
-    caller.wait_told(&trying("soon"));
+    caller.wait_stderr(&trying("soon"));
     gates.open("condor_transfer_data");
     assert_eq!(caller.end(), (0, "done\n".to_owned(), trying("soon")));
 
@@ -217,13 +217,13 @@ fn followed_over_the_end_of_the_leader(here: &Namespace<'_>) {
     here.wait_running("fit", 1);
     let first = log(here, "fit", "\n50\n");
     let mut follower = Caller::begin(here, &["logs", "fit", "-f"]);
-    follower.wait_shown(&first);
+    follower.wait_stdout(&first);
     bed.kill_operator();
-    follower.wait_told("no htc-operator leads at the moment");
+    follower.wait_stderr("no htc-operator leads at the moment");
     bed.open_gate(&uid);
     bed.start_operator();
     let second = log(here, "fit", "\n100\n");
-    follower.wait_shown(&second);
+    follower.wait_stdout(&second);
     assert!(is_true(&here.let_go("fit"), "Complete"));
     let (code, out, err) = follower.end();
     assert_eq!((code, out), (0, format!("{second}last\n")), "{err}");

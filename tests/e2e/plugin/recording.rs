@@ -8,7 +8,7 @@ use bed::{Bed, checkout};
 use testbed::Version;
 
 on_versions! {
-    sid: the_readme_shows_what_happens;
+    sid: readme_session_matches_a_real_one;
 }
 
 const FOLDER: &str = "docs/session";
@@ -41,7 +41,7 @@ fn without_numbers(text: &str) -> Vec<String> {
     without_durations(text).into_iter().map(words).collect()
 }
 
-fn the_readme_shows_what_happens(version: Version) {
+fn readme_session_matches_a_real_one(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = bed.namespace();

@@ -10,7 +10,7 @@ use testbed::{KubeOptions, Version, wait_for};
 use super::story::texts;
 
 on_versions! {
-    long: each_command_by_view_and_by_edit;
+    long: each_command_needs_only_the_view_or_edit_role;
 }
 
 /// Waits until the API server has learned of a right.
@@ -27,12 +27,12 @@ fn may(person: &Person<'_>, arguments: &[&str]) -> String {
 
 /// It fails because it is forbidden, and prints nothing else.
 fn may_not(person: &Person<'_>, arguments: &[&str]) {
-    let (code, told, error) = person.htc(arguments);
-    assert_eq!((code, told.as_str()), (2, ""), "{}: {arguments:?}: {error}", person.name);
+    let (code, stdout, error) = person.htc(arguments);
+    assert_eq!((code, stdout.as_str()), (2, ""), "{}: {arguments:?}: {error}", person.name);
     assert!(error.contains("forbidden") && error.contains(&person.name), "{arguments:?}: {error}");
 }
 
-fn each_command_by_view_and_by_edit(version: Version) {
+fn each_command_needs_only_the_view_or_edit_role(version: Version) {
     let bed = Bed::with_jobs_api_alone(version, &KubeOptions::default(), LONG_SUBMISSIONS);
     // It makes `view` and `edit` what they are in every cluster.
     let _controllers = bed.controllers(&["clusterrole-aggregation-controller"]);
@@ -52,7 +52,7 @@ fn each_command_by_view_and_by_edit(version: Version) {
     let script = folder.join("script");
     let text = format!("echo $1 >number; case $1 in 1) echo broken >&2; exit 7;; 2) echo begun; {UNTIL_LET_GO};; esac");
     std::fs::write(&script, text).unwrap();
-    let submit = ["submit", "fit", "--image=centos", "--queue=3", "--script", script.to_str().unwrap()];
+    let submit = ["submit", "fit", "--image=centos", "--jobs=3", "--script", script.to_str().unwrap()];
     for person in [&viewer, &stranger] {
         may_not(person, &submit);
     }
@@ -93,8 +93,8 @@ fn looks(person: &Person<'_>, folder: &Path) {
     assert!(page.contains("Last Events:\n") && page.contains(" Submitted HTCondor accepted 3 jobs: "), "{page}");
     let page = may(person, &["why", "fit/1"]);
     assert!(page.starts_with("fit-1 is Failed") && page.contains("The last lines of err:\n  broken\n"), "{page}");
-    let told = may(person, &["story", "fit"]);
-    assert!(told.contains("  Submitted ") && told.contains("  now "), "{told}");
+    let reported = may(person, &["story", "fit"]);
+    assert!(reported.contains("  Submitted ") && reported.contains("  now "), "{reported}");
     let titles = texts(&may(person, &["story", "fit", "--svg=-"]), "title");
     for wanted in ["job 0: succeeded", "job 1: exit code 7", "job 2: running"] {
         assert!(titles.iter().any(|title| title.starts_with(wanted)), "{wanted}: {titles:?}");
@@ -110,20 +110,23 @@ fn looks(person: &Person<'_>, folder: &Path) {
 
 /// What `edit` is for; who may view sees what comes of it.
 fn acts_on(here: &Namespace<'_>, editor: &Person<'_>, viewer: &Person<'_>) {
-    assert_eq!(may(editor, &["hold", "fit/2"]), "htcproc/fit-2 will be held\n");
+    assert_eq!(may(editor, &["hold", "fit/2"]), "htcproc.procs.htc.cern.ch/fit-2 hold requested\n");
     here.wait("fit", "one is held", |object| object["status"]["held"] == 1);
     let page = may(viewer, &["why", "fit/2"]);
     assert!(page.contains("fit-2 is Held") && page.contains(&format!(" HeldByUser {} holds ", editor.name)), "{page}");
-    assert_eq!(may(editor, &["release", "fit/2"]), "htcproc/fit-2 will be released\n");
+    assert_eq!(may(editor, &["release", "fit/2"]), "htcproc.procs.htc.cern.ch/fit-2 release requested\n");
     here.wait_running("fit", 1);
-    assert_eq!(may(editor, &["remove", "fit/2"]), "htcproc/fit-2 will be removed\n");
+    assert_eq!(may(editor, &["remove", "fit/2"]), "htcproc.procs.htc.cern.ch/fit-2 remove requested\n");
     here.wait_ended("fit");
-    let told = may(viewer, &["story", "fit"]);
+    let stdout = may(viewer, &["story", "fit"]);
     for what in ["HeldByUser", "ReleasedByUser", "RemovedByUser"] {
-        assert!(told.contains(&format!("  {what} ")), "{what}: {told}");
+        assert!(stdout.contains(&format!("  {what} ")), "{what}: {stdout}");
     }
-    let told = may(editor, &["retry", "fit", "--indexes=1"]);
-    assert_eq!(told, "htcjob.htc.cern.ch/fit-r1 created: jobs 1 of fit\n");
-    let (code, told, error) = viewer.htc(&["wait", "fit-r1", "--timeout=10m"]);
-    assert!(code == 1 && told.starts_with("htcjob.htc.cern.ch/fit-r1: 1 of 1 job failed; job 1 ("), "{told}{error}");
+    let stdout = may(editor, &["retry", "fit", "--indexes=1"]);
+    assert_eq!(stdout, "htcjob.htc.cern.ch/fit-r1 created: jobs 1 of fit\n");
+    let (code, stdout, error) = viewer.htc(&["wait", "fit-r1", "--timeout=10m"]);
+    assert!(
+        code == 1 && stdout.starts_with("htcjob.htc.cern.ch/fit-r1: 1 of 1 job failed; job 1 ("),
+        "{stdout}{error}"
+    );
 }

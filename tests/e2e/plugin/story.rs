@@ -1,4 +1,4 @@
-//! What has happened, as text and as a picture; and what completes a command that is being typed.
+//! `story`: the history of an HTCJob as text and as a picture; and shell completion.
 
 use std::os::unix::fs::symlink;
 
@@ -6,11 +6,11 @@ use bed::{Bed, UNTIL_LET_GO, htcjob};
 use serde_json::Value;
 use testbed::Version;
 
-use super::users::htc;
+use super::submit_and_retry::htc;
 
 on_versions! {
-    trixie: kubectl_completes_names;
-    sid: it_is_told_and_drawn, it_is_told_when_the_events_are_gone;
+    trixie: kubectl_completes_names_for_the_plugin;
+    sid: story_lists_and_draws_each_job, story_is_complete_after_its_events_are_gone;
 }
 
 /// Texts of a picture's elements of this name; it must be XML.
@@ -20,7 +20,7 @@ pub(super) fn texts(svg: &str, name: &str) -> Vec<String> {
     all.filter_map(|node| node.text()).map(str::to_owned).collect()
 }
 
-fn it_is_told_and_drawn(version: Version) {
+fn story_lists_and_draws_each_job(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();
@@ -32,9 +32,9 @@ fn it_is_told_and_drawn(version: Version) {
     let file = folder.join("tale.svg").display().to_string();
 
     // While one runs.
-    let (code, told, error) = htc(here, &["story", "tale", "--svg", &file]);
+    let (code, stdout, error) = htc(here, &["story", "tale", "--svg", &file]);
     assert_eq!((code, error.as_str()), (0, format!("{file}: a timeline of 4 jobs\n").as_str()));
-    assert!(told.lines().last().unwrap().ends_with("  now        Running"), "{told}");
+    assert!(stdout.lines().last().unwrap().ends_with("  now        Running"), "{stdout}");
     let svg = std::fs::read_to_string(&file).unwrap();
     let titles = texts(&svg, "title");
     let title = |index: usize| titles.iter().find(|title| title.starts_with(&format!("job {index}: "))).unwrap();
@@ -47,12 +47,12 @@ fn it_is_told_and_drawn(version: Version) {
 
     here.let_go("tale");
     here.wait_ended("tale");
-    let (_, told, _) = htc(here, &["story", "tale"]);
-    let whats: Vec<&str> = told.lines().filter_map(|line| line.get(30..)?.split_whitespace().next()).collect();
+    let (_, stdout, _) = htc(here, &["story", "tale"]);
+    let whats: Vec<&str> = stdout.lines().filter_map(|line| line.get(30..)?.split_whitespace().next()).collect();
     let wanted = ["WHAT", "Created", "Pending", "Submitted", "Running"];
     let places: Vec<Option<usize>> = wanted.iter().map(|wanted| whats.iter().position(|what| what == wanted)).collect();
-    assert!(places.is_sorted() && places.iter().all(Option::is_some), "{told}");
-    assert!(told.contains("  Failed") && !told.contains("  now  "), "{told}");
+    assert!(places.is_sorted() && places.iter().all(Option::is_some), "{stdout}");
+    assert!(stdout.contains("  Failed") && !stdout.contains("  now  "), "{stdout}");
     let (_, json, _) = htc(here, &["story", "tale", "-o", "json"]);
     let json: Value = serde_json::from_str(&json).unwrap();
     let steps = json["steps"].as_array().unwrap();
@@ -67,17 +67,17 @@ fn it_is_told_and_drawn(version: Version) {
     assert_eq!(texts(&svg, "title").len(), 2, "{svg}");
     let note = texts(&svg, "text").into_iter().find(|text| text.contains("without its jobs"));
     assert!(note.is_some_and(|note| note.contains("forbidden")), "{svg}");
-    let (code, told, error) = htc(here, &["story", "tale", "--as", &ann.name]);
+    let (code, stdout, error) = htc(here, &["story", "tale", "--as", &ann.name]);
     assert!(
-        code == 0 && told.contains("Submitted") && error.contains("cannot list the Events of HTCJob "),
-        "{told}{error}"
+        code == 0 && stdout.contains("Submitted") && error.contains("cannot list the Events of HTCJob "),
+        "{stdout}{error}"
     );
     let (code, _, error) = htc(here, &["story", "nosuch"]);
     assert!(code == 2 && error.contains("not found"), "{error}");
 }
 
-/// Kubernetes forgets Events after an hour; the operator does not, and shows them to who may view the jobs.
-fn it_is_told_when_the_events_are_gone(version: Version) {
+/// Kubernetes deletes Events after an hour; the operator keeps them, for users who may view the jobs.
+fn story_is_complete_after_its_events_are_gone(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let (here, there) = (&bed.namespace(), &bed.namespace());
@@ -90,15 +90,15 @@ fn it_is_told_when_the_events_are_gone(version: Version) {
     here.wait_ended("tale");
     here.wait_output("tale");
 
-    let (code, told, error) = htc(here, &["story", "tale"]);
+    let (code, stdout, error) = htc(here, &["story", "tale"]);
     assert_eq!((code, error.as_str()), (0, ""));
     let words = ["Pending", "Submitted", "Running", "JobsHeld", "ReleasedByUser", "NotHeld", "Completed", "Fetched"];
     for what in words {
-        assert!(told.contains(&format!("  {what} ")), "{what}: {told}");
+        assert!(stdout.contains(&format!("  {what} ")), "{what}: {stdout}");
     }
     here.kubectl(&["delete", "events", "--all"]);
     let (_, again, error) = htc(here, &["story", "tale"]);
-    assert_eq!((again.as_str(), error.as_str()), (told.as_str(), ""));
+    assert_eq!((again.as_str(), error.as_str()), (stdout.as_str(), ""));
     // The hold is over, and is drawn.
     let (_, svg, _) = htc(here, &["story", "tale", "--svg=-"]);
     let titles = texts(&svg, "title");
@@ -108,7 +108,7 @@ fn it_is_told_when_the_events_are_gone(version: Version) {
     let ann = here.person("ann", &["htcjobs-view", "htcprocs-view"]);
     ann.comes_to_see(&["get", "htcstory", "tale"]);
     let (code, shown, error) = htc(here, &["story", "tale", "--as", &ann.name]);
-    assert_eq!((code, shown.as_str(), error.as_str()), (0, told.as_str(), ""));
+    assert_eq!((code, shown.as_str(), error.as_str()), (0, stdout.as_str(), ""));
     let table = ann.sees(&["get", "htcstory", "tale"]);
     let head: Vec<&str> = table.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(head, ["NAME", "TIME", "PAUSE", "REASON", "MESSAGE"]);
@@ -122,8 +122,8 @@ fn it_is_told_when_the_events_are_gone(version: Version) {
     let half = here.person("half", &["htcjobs-view"]);
     half.comes_to_see(&["get", "htcjobs"]);
     assert!(half.is_refused(&["get", "htcstory", "tale"]).contains("Forbidden"));
-    let (code, told, error) = htc(here, &["story", "tale", "--as", &half.name]);
-    assert!(code == 0 && told.contains("  Completed "), "{told}");
+    let (code, stdout, error) = htc(here, &["story", "tale", "--as", &half.name]);
+    assert!(code == 0 && stdout.contains("  Completed "), "{stdout}");
     assert!(error.contains("forbidden") && error.contains("cannot list the Events of HTCJob "), "{error}");
     here.kubectl(&["create", "role", "events", "--verb=list", "--resource=events"]);
     here.kubectl(&["create", "rolebinding", "events", "--role=events", &format!("--user={}", half.name)]);
@@ -134,8 +134,8 @@ fn it_is_told_when_the_events_are_gone(version: Version) {
     assert!(nobody.contains("htcstories.procs.htc.cern.ch \"nosuch\" not found"), "{nobody}");
 }
 
-/// kubectl finds what completes its plugins by a name in PATH.
-fn kubectl_completes_names(version: Version) {
+/// kubectl runs a program of a fixed name in PATH to complete a plugin's arguments.
+fn kubectl_completes_names_for_the_plugin(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();

@@ -1,15 +1,15 @@
-//! What is wrong, on one page: of jobs that wait, and of those that are held.
+//! `why`: reasons of idle and held jobs.
 
 use bed::{Bed, Namespace, UNTIL_LET_GO, htcjob};
 use testbed::{Version, wait_for};
 
-use super::users::htc;
+use super::submit_and_retry::htc;
 
 on_versions! {
-    trixie: it_says_why_jobs_do_not_run;
+    trixie: why_explains_idle_and_held_jobs;
 }
 
-fn it_says_why_jobs_do_not_run(version: Version) {
+fn why_explains_idle_and_held_jobs(version: Version) {
     let bed = Bed::shared(version);
     bed.front();
     let here = &bed.namespace();
@@ -22,8 +22,7 @@ fn it_says_why_jobs_do_not_run(version: Version) {
     here.create(&waits);
 
     here.wait("large", "it is idle", |object| object["status"]["idle"] == 2);
-    for (which, title) in
-        [("large", "HTCondor on why large-0 does not run:\n"), ("large/1", "HTCondor on why it does not run:\n")]
+    for (which, title) in [("large", "HTCondor on why large-0 does not run:\n"), ("large/1", "HTCondor's analysis:\n")]
     {
         let (code, page, _) = htc(here, &["why", which]);
         let analysis = page.split_once(title).unwrap_or_else(|| panic!("{page}")).1;
@@ -41,18 +40,18 @@ fn it_says_why_jobs_do_not_run(version: Version) {
     wait_for("both pages to say why it is held", bed::PATIENCE, || {
         let (_, page, _) = htc(here, &["why", "waits"]);
         let (_, of_job, _) = htc(here, &["why", "waits/0"]);
-        let said = format!("Held (JobsHeld): 1 of 1 job held; {id}: the calibration is not ready");
+        let message = format!("Held (JobsHeld): 1 of 1 job held; {id}: the calibration is not ready");
         let event = format!(" JobsHeld 1 of 1 job held; {id}: the calibration is not ready");
-        let told = of_job.split_once("Events about it:\n").is_some_and(|(_, told)| told.contains(&event));
-        let good = page.contains(&said)
+        let reported = of_job.split_once("Events about it:\n").is_some_and(|(_, reported)| reported.contains(&event));
+        let good = page.contains(&message)
             && page.contains("kubectl htc release")
             && of_job.contains("  holdReason: the calibration is not ready\n")
-            && told;
+            && reported;
         if good { Ok(()) } else { Err(format!("{page}{of_job}")) }
     })
     .unwrap();
     beside_jobs_that_run(here);
-    what_jobs_write_steers_no_terminal(here);
+    job_output_steers_no_terminal(here);
 
     htc(here, &["hold", "large/1"]);
     here.wait("large", "one is held", |object| object["status"]["held"] == 1);
@@ -75,7 +74,7 @@ fn beside_jobs_that_run(here: &Namespace<'_>) {
     here.delete("half");
 }
 
-fn what_jobs_write_steers_no_terminal(here: &Namespace<'_>) {
+fn job_output_steers_no_terminal(here: &Namespace<'_>) {
     here.create(&htcjob("steers", r"printf 'a\033[2Jb\n' >&2; exit 1"));
     here.wait_ended("steers");
     here.wait_output("steers");

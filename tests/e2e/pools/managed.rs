@@ -1,42 +1,45 @@
 //! Pools that the operator runs: their objects on a real API server, and their pods on a node that this test plays.
 
-mod absent;
-mod confined;
-mod fenced;
-mod forged;
-mod hostile;
+mod environment;
+mod fencing;
+mod forged_worker;
 mod images;
-mod keys;
-mod left;
 mod links;
-mod lost;
-mod mini;
+mod lost_worker;
+mod mini_clusters;
+mod missing_workers;
 mod node;
+mod operator_kills;
+mod orphans;
+mod payload_confinement;
+mod pod_settings;
+mod programs;
 mod queued;
-mod reclaimed;
-mod steps;
+mod reclaim;
+mod shadow_confinement;
+mod signing_key;
 mod users;
+mod volumes;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use htc_operator::failpoint::Point;
-use serde_json::{Value, json};
-use testbed::{Account, Controllers, KubeOptions, PoolOptions, Port, Version, wait_for};
-
 use bed::site::says;
 use bed::{Bed, Namespace, PATIENCE, htcjob, is_true};
+use htc_support::failpoint::Point;
+use serde_json::{Value, json};
+use testbed::{Account, Controllers, KubeOptions, PoolOptions, Port, Version, wait_for};
 
 use super::site::{delete, find, wait_condition, wait_gone, wait_ready, wait_ready_says, with_pool};
 use node::{Node, names, services};
 
-pub use steps::LETS_GO;
+pub use operator_kills::LETS_GO;
 
 on_versions! {
     both: tokens_are_renewed_while_daemons_run;
-    trixie: what_is_made_is_the_pools_own_and_restricted, tokens_let_each_do_what_it_needs_and_no_more;
-    sid: jobs_run_through_a_pool_of_its_own;
-    long: it_grows_with_the_jobs_and_shrinks_without_them;
+    trixie: pool_objects_are_its_own_and_restricted, tokens_grant_each_daemon_only_its_rights;
+    sid: jobs_survive_replacement_of_all_pool_daemons;
+    long: pool_scales_with_its_jobs;
 }
 
 pub const POOL: &str = "own";
@@ -92,7 +95,7 @@ impl Cluster {
     fn without_operator(version: Version, with_controllers: bool, arguments: &[&str]) -> Self {
         let net = Port::reserve().unwrap();
         let options = KubeOptions { services: services(&net), ..KubeOptions::default() };
-        let own = [&["--credentials-refresh=3s", "--tracker-interval=3s"], arguments].concat();
+        let own = [&["--credentials-refresh=3s", "--poll-interval=3s"], arguments].concat();
         let bed = Bed::with_kube(version, &options, &PoolOptions::default(), &own);
         let controllers = with_controllers.then(|| bed.controllers(CONTROLLERS));
         Self { _controllers: controllers, bed, _net: net }
@@ -234,7 +237,7 @@ fn rights(here: &Namespace<'_>, secret: &str, at: &str) -> Vec<String> {
 }
 
 /// Each token opens what its holder needs, and nothing else.
-fn tokens_let_each_do_what_it_needs_and_no_more(version: Version) {
+fn tokens_grant_each_daemon_only_its_rights(version: Version) {
     let cluster = Cluster::start(version, true);
     let here = cluster.namespace();
     Node::run(&cluster.bed, &here.name, version, |_| {
@@ -298,7 +301,7 @@ fn tokens_are_renewed_while_daemons_run(version: Version) {
 }
 
 /// Central manager and schedd are replaced, and workers go, while jobs run: no job is lost, and none runs twice.
-fn jobs_run_through_a_pool_of_its_own(version: Version) {
+fn jobs_survive_replacement_of_all_pool_daemons(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, bed) = (cluster.namespace(), &cluster.bed);
     Node::run(bed, &here.name, version, |node| {
@@ -375,8 +378,8 @@ fn jobs_run_through_a_pool_of_its_own(version: Version) {
     });
 }
 
-/// From no workers to as many as the jobs need and back; one that is lost is replaced.
-fn it_grows_with_the_jobs_and_shrinks_without_them(version: Version) {
+/// From no workers to as many as the jobs need and back; a lost worker is replaced.
+fn pool_scales_with_its_jobs(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, bed) = (cluster.namespace(), &cluster.bed);
     Node::run(bed, &here.name, version, |node| {
@@ -417,8 +420,8 @@ fn it_grows_with_the_jobs_and_shrinks_without_them(version: Version) {
     });
 }
 
-/// The objects of a pool, and what is refused.
-fn what_is_made_is_the_pools_own_and_restricted(version: Version) {
+/// The objects of a pool are restored after edits, and objects of others under their names are left alone.
+fn pool_objects_are_its_own_and_restricted(version: Version) {
     let cluster = Cluster::start(version, false);
     let (here, bed) = (cluster.closed_namespace(), &cluster.bed);
     here.kubectl(&["create", "serviceaccount", "default"]);
@@ -574,9 +577,14 @@ fn refused(here: &Namespace<'_>) {
             "allowedImages needs autoscaling or miniClusters",
         ),
         (r#"{"spec":{"managed":{"workers":{"allowedImages":["a*b"]}}}}"#, "should match"),
+        (
+            r#"{"spec":{"managed":{"workers":{"allowedClaims":["a"]}}}}"#,
+            "allowedClaims needs autoscaling or miniClusters",
+        ),
         (r#"{"spec":{"managed":{"workers":{"isolation":"None"}}}}"#, "the isolation of the workers cannot be changed"),
         (r#"{"spec":{"managed":{"schedd":{"storage":{"size":"2Gi"}}}}}"#, "the volume of the queue cannot be changed"),
         (r#"{"spec":{"external":{"collector":"c","schedd":"s","credentialsSecretName":"x"}}}"#, "either"),
+        (r#"{"spec":{"managed":{"podUser":"Cluster"}}}"#, "podUser cannot be changed"),
         (r#"{"spec":{"managed":{"signingKey":{"generation":0}}}}"#, "generation is a number from 1 to 1000"),
         (
             r#"{"spec":{"managed":{"signingKey":{"generation":1,"oldestAccepted":2}}}}"#,

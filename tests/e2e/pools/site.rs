@@ -66,8 +66,8 @@ impl Pools {
     /// Ids of an object's jobs in the queue of the second pool.
     pub fn queue(&self, uid: &str) -> Vec<String> {
         let words = ["-allusers", "-constraint", &of(uid), "-af:j", "JobStatus"];
-        let said = self.second.tool("condor_q", &words).unwrap();
-        said.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+        let message = self.second.tool("condor_q", &words).unwrap();
+        message.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
     }
 
     /// How many of its jobs the first pool has or had.
@@ -141,8 +141,8 @@ pub fn wait_ready_says(here: &Namespace<'_>, name: &str, reason: &str, words: &s
 pub fn wait_condition(here: &Namespace<'_>, name: &str, kind: &str, reason: &str) -> String {
     wait_for(&format!("HTCPool {name} to say {kind} {reason}"), PATIENCE, || {
         let object = find(here, name).ok_or("there is none")?;
-        let said = condition(&object, kind).filter(|said| said["reason"] == reason);
-        said.map(|said| said["message"].as_str().unwrap().to_owned()).ok_or_else(|| object.to_string())
+        let message = condition(&object, kind).filter(|message| message["reason"] == reason);
+        message.map(|message| message["message"].as_str().unwrap().to_owned()).ok_or_else(|| object.to_string())
     })
     .unwrap()
 }
@@ -162,7 +162,7 @@ pub fn wait_events(here: &Namespace<'_>, name: &str, reasons: &[&str]) {
     let told = || {
         let mut told = events(here, name);
         // It is told only if the schedd is slow.
-        told.retain(|reason| reason != "Asking");
+        told.retain(|reason| reason != "QueryingHTCondor");
         told
     };
     let come = || if told() == reasons { Ok(()) } else { Err(told().join(" ")) };

@@ -1,4 +1,4 @@
-//! What changes while jobs run: they are suspended, the quota is lowered, the queue is stopped or gone.
+//! Changes while jobs run: suspension, a lower quota, a stopped or deleted queue.
 
 use serde_json::json;
 use testbed::{KubeOptions, Version};
@@ -9,16 +9,16 @@ use bed::{beside, condition, of};
 use super::site::{Queued, wait_quota, wait_state};
 
 on_versions! {
-    sid: suspend_gives_room_back_and_resume_waits_for_it;
+    sid: suspend_returns_quota_and_resume_waits_for_it;
     long:
-        what_is_abandoned_counts_no_more,
-        a_queue_that_is_made_again_goes_on,
-        a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds,
-        what_ends_early_gives_its_room_to_the_next,
-        a_quota_that_is_lowered_takes_nothing;
+        abandoned_htcjob_returns_its_quota,
+        recreated_queue_continues_with_its_htcjobs,
+        stopped_queue_grants_nothing_and_drained_queue_holds_jobs,
+        htcjob_that_ends_early_returns_its_quota_once,
+        lowered_quota_stops_no_running_job;
 }
 
-fn suspend_gives_room_back_and_resume_waits_for_it(version: Version) {
+fn suspend_returns_quota_and_resume_waits_for_it(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -35,7 +35,7 @@ fn suspend_gives_room_back_and_resume_waits_for_it(version: Version) {
         assert!(message.starts_with("spec.suspend is true"), "{message}");
         here.suspend("first", false);
         let message = wait_quota(&here, "first", "False", "WaitingForQuota");
-        assert!(message.starts_with("1 job waits for room"), "{message}");
+        assert!(message.starts_with("1 job waits for quota"), "{message}");
         wait_state(&here, "first", "Queued (1st)");
         assert_eq!(here.get("first")["status"]["held"], 1);
         bed.kill_operator();
@@ -48,13 +48,13 @@ fn suspend_gives_room_back_and_resume_waits_for_it(version: Version) {
     assert_eq!(most, 1);
     queued.site.assert_complete_once(&here, "second", 1);
     let story = here.story("first", "Fetched");
-    let told =
+    let reported =
         ["Pending", "QuotaReserved", "Submitted", "Running", "Suspended", "Suspended", "Resumed", "WaitingForQuota"];
-    assert_eq!(story[..told.len()], told, "{story:?}");
+    assert_eq!(story[..reported.len()], reported, "{story:?}");
 }
 
 /// Nothing is taken, and nothing new is granted until it fits.
-fn a_quota_that_is_lowered_takes_nothing(version: Version) {
+fn lowered_quota_stops_no_running_job(version: Version) {
     let queued = Queued::start(version);
     let here = queued.site.bed.namespace();
     queued.queue("batch", &json!({ "quota": { "jobs": 3 } }));
@@ -63,7 +63,7 @@ fn a_quota_that_is_lowered_takes_nothing(version: Version) {
     queued.change("batch", &json!({ "quota": { "jobs": 1 } }));
     let later = here.create(&queued.lasting("later", 1, "batch"));
     let message = wait_quota(&here, "later", "False", "WaitingForQuota");
-    assert!(message.contains("the quota of HTCQueue batch, 1 jobs, has no room"), "{message}");
+    assert!(message.contains("the quota of HTCQueue batch, 1 jobs, has too little left"), "{message}");
     queued.wait("batch", "more is in use than may be", |status| status["used"]["jobs"] == 3);
     assert_eq!((queued.open(&[&many]), queued.open(&[&later])), (3, 0));
     queued.site.finish("many");
@@ -73,7 +73,7 @@ fn a_quota_that_is_lowered_takes_nothing(version: Version) {
     queued.site.assert_complete_once(&here, "later", 1);
 }
 
-fn a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds(version: Version) {
+fn stopped_queue_grants_nothing_and_drained_queue_holds_jobs(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -83,7 +83,7 @@ fn a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds(version: 
     queued.change("batch", &json!({ "stopPolicy": "Hold" }));
     queued.wait("batch", "it is stopped", |status| status["conditions"][0]["reason"] == "Stopped");
     here.create(&queued.lasting("waits", 1, "batch"));
-    let message = wait_quota(&here, "waits", "False", "Suspended");
+    let message = wait_quota(&here, "waits", "False", "QueueStopped");
     assert!(message.contains("stopped by its administrator"), "{message}");
     assert_eq!(here.get("runs")["status"]["running"], 1);
 
@@ -116,8 +116,9 @@ fn a_queue_that_is_stopped_gives_nothing_and_one_that_is_drained_holds(version: 
     }
 }
 
-/// Deleted while it waits or runs, or its time is over: what it had goes to the next, once. What waits has no `startTime`.
-fn what_ends_early_gives_its_room_to_the_next(version: Version) {
+/// Deleted while waiting or running, or past its deadline: its quota goes to the next HTCJob, once. A waiting HTCJob
+/// has no `startTime`.
+fn htcjob_that_ends_early_returns_its_quota_once(version: Version) {
     let queued = Queued::start(version);
     let here = queued.site.bed.namespace();
     queued.queue("batch", &json!({ "quota": { "jobs": 1 } }));
@@ -152,8 +153,9 @@ fn what_ends_early_gives_its_room_to_the_next(version: Version) {
     queued.wait("batch", "nothing is in use", |status| status["used"]["jobs"] == 0 && status["pending"] == 0);
 }
 
-/// What runs goes on, what waits says so and goes on by itself, and what ran before counts in the new one.
-fn a_queue_that_is_made_again_goes_on(version: Version) {
+/// Running jobs continue, waiting HTCJobs report the missing queue and continue by themselves, and running jobs count
+/// in the new queue.
+fn recreated_queue_continues_with_its_htcjobs(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -162,15 +164,15 @@ fn a_queue_that_is_made_again_goes_on(version: Version) {
     here.wait_running("parts", 1);
     bed.delete(bed::api::QUEUES, "batch");
     here.create(&queued.lasting("late", 1, "batch"));
-    let message = wait_quota(&here, "late", "False", "Misconfigured");
+    let message = wait_quota(&here, "late", "False", "QueueNotFound");
     assert!(message.contains("there is no HTCQueue batch"), "{message}");
     assert_eq!(queued.open(&[&uid]), 1);
     queued.queue("batch", &json!({ "quota": { "jobs": 1 }, "namespaceSelector": { "matchLabels": { "no": "such" } } }));
     let message = here.wait("late", "not for this namespace", |object| {
         condition(object, "QuotaReserved")
-            .is_some_and(|told| told["message"].as_str().unwrap().contains("is not for namespace"))
+            .is_some_and(|condition| condition["message"].as_str().unwrap().contains("is not for namespace"))
     });
-    assert_eq!(message["status"]["state"], "Misconfigured");
+    assert_eq!(message["status"]["state"], "QueueNotAllowed");
     let queue = queued.wait("batch", "it is for nobody", |status| status["conditions"][0]["reason"] == "NoNamespace");
     assert_eq!(queue["status"]["used"]["jobs"], 1, "what runs counts");
     bed.kube.kubectl_ok(&["label", "namespace", &here.name, "no=such"]).unwrap();
@@ -182,9 +184,9 @@ fn a_queue_that_is_made_again_goes_on(version: Version) {
     queued.site.assert_complete_once(&here, "late", 1);
 }
 
-/// Whoever abandons an HTCJob says that its jobs are no matter of the operator's any more: the next one gets the room, once.
-fn what_is_abandoned_counts_no_more(version: Version) {
-    let site = Site::alone(version, &KubeOptions::default(), &["--queueing=embedded", "--tool-limit=5s"]);
+/// Jobs of an abandoned HTCJob no longer concern the operator: the next HTCJob gets the quota, once.
+fn abandoned_htcjob_returns_its_quota(version: Version) {
+    let site = Site::alone(version, &KubeOptions::default(), &["--queueing=embedded", "--tool-timeout=5s"]);
     site.bed.start_operator();
     let queued = Queued { site };
     let bed = &queued.site.bed;

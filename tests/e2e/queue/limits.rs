@@ -1,4 +1,4 @@
-//! How much each may have, and who is first.
+//! Limits of quota, and the order of admission.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use bed::is_true;
 use super::site::{Queued, labelled, wait_quota, wait_state};
 
 on_versions! {
-    trixie: priority_comes_first;
-    sid: a_namespace_that_comes_later_is_served;
-    long: without_a_label_the_default_queue_counts, what_can_never_run_says_so_at_once;
+    trixie: higher_priority_is_admitted_first;
+    sid: later_namespace_is_served_before_a_larger_one_is_done;
+    long: htcjob_without_a_label_is_in_the_default_queue, htcjob_beyond_the_whole_quota_is_reported_at_once;
 }
 
 /// Jobs that wait.
@@ -20,7 +20,7 @@ const MANY: u32 = 10_000;
 /// Jobs of those who come later.
 const FEW: u32 = 10;
 
-fn what_can_never_run_says_so_at_once(version: Version) {
+fn htcjob_beyond_the_whole_quota_is_reported_at_once(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -57,7 +57,7 @@ fn what_can_never_run_says_so_at_once(version: Version) {
     here.delete("silent");
 }
 
-fn priority_comes_first(version: Version) {
+fn higher_priority_is_admitted_first(version: Version) {
     let queued = Queued::start(version);
     let here = queued.site.bed.namespace();
     queued.queue(
@@ -85,7 +85,7 @@ fn priority_comes_first(version: Version) {
 }
 
 /// One has many jobs that wait, and another comes later with few: it does not wait for the many.
-fn a_namespace_that_comes_later_is_served(version: Version) {
+fn later_namespace_is_served_before_a_larger_one_is_done(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let (here, there) = (bed.namespace(), bed.namespace());
@@ -112,7 +112,7 @@ fn a_namespace_that_comes_later_is_served(version: Version) {
     here.delete("many");
 }
 
-fn without_a_label_the_default_queue_counts(version: Version) {
+fn htcjob_without_a_label_is_in_the_default_queue(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let (here, there) = (bed.namespace(), bed.namespace());

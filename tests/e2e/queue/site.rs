@@ -92,7 +92,8 @@ pub fn labelled(mut object: Value, queue: &str) -> Value {
 /// Waits until `QuotaReserved` is so; its message.
 pub fn wait_quota(here: &Namespace<'_>, name: &str, status: &str, reason: &str) -> String {
     let object = here.wait(name, &format!("QuotaReserved {status}, {reason}"), |object| {
-        condition(object, "QuotaReserved").is_some_and(|told| told["status"] == status && told["reason"] == reason)
+        condition(object, "QuotaReserved")
+            .is_some_and(|condition| condition["status"] == status && condition["reason"] == reason)
     });
     condition(&object, "QuotaReserved").unwrap()["message"].as_str().unwrap().to_owned()
 }

@@ -1,21 +1,21 @@
-//! What users see and may do, and an operator that works without queues.
+//! Roles for HTCQueues, and an operator without queues.
 
 use serde_json::json;
 use testbed::Version;
 
-use crate::plugin::users::htc;
+use crate::plugin::submit_and_retry::htc;
 use bed::checkout;
 use bed::site::Site;
 
 use super::site::{Queued, labelled, wait_quota};
 
 on_versions! {
-    trixie: who_may_see_and_who_may_change;
-    long: without_queues_a_label_is_told_and_waited_for;
+    trixie: roles_of_deploy_view_and_edit_queues;
+    long: queue_label_is_reported_while_queueing_is_off;
 }
 
 /// With the roles of `deploy/crd`.
-fn who_may_see_and_who_may_change(version: Version) {
+fn roles_of_deploy_view_and_edit_queues(version: Version) {
     let queued = Queued::start(version);
     let bed = &queued.site.bed;
     let here = bed.namespace();
@@ -53,8 +53,8 @@ fn who_may_see_and_who_may_change(version: Version) {
     assert!(refused.stderr.contains("leave fairSharing out"), "{refused:?}");
 }
 
-/// A label is refused, not ignored; without one all is as it was.
-fn without_queues_a_label_is_told_and_waited_for(version: Version) {
+/// A queue label is refused, not ignored; without the label the HTCJob runs.
+fn queue_label_is_reported_while_queueing_is_off(version: Version) {
     let site = Site::start(version);
     let bed = &site.bed;
     let here = bed.namespace();

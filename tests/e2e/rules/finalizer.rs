@@ -6,11 +6,11 @@ use bed::site::Site;
 use bed::{LONG_SUBMISSIONS, PATIENCE};
 
 on_versions! {
-    trixie: not_attached_yet;
+    trixie: htcjob_without_its_finalizer_is_not_submitted;
 }
 
 /// `finalizer_first`: before it stands, an object is neither submitted nor in the ledger, and goes when its user says so.
-fn not_attached_yet(version: Version) {
+fn htcjob_without_its_finalizer_is_not_submitted(version: Version) {
     let site = Site::with(version, "", LONG_SUBMISSIONS);
     let proxy = site.bed.kube.proxy().unwrap();
     site.bed.through(&proxy);

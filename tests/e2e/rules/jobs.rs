@@ -9,11 +9,11 @@ use bed::site::Site;
 use bed::{LONG_SUBMISSIONS, PATIENCE, ids, of};
 
 on_versions! {
-    trixie: behind_another_schedd, second_of_an_index;
+    trixie: another_schedd_of_the_same_name_proves_no_absence, second_job_of_an_index_is_removed;
 }
 
-/// `remove_extra`: of two jobs of one index the one that is recorded stays.
-fn second_of_an_index(version: Version) {
+/// `remove_extra`: of two jobs of one index the recorded one stays.
+fn second_job_of_an_index_is_removed(version: Version) {
     let site = Site::start(version);
     let here = site.bed.namespace();
     let uid = here.create(&site.lasting("one", 1));
@@ -87,7 +87,7 @@ fn queue_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// `same_birthdate`: for a while another schedd answers to the name. That it has no job of an object proves nothing.
-fn behind_another_schedd(version: Version) {
+fn another_schedd_of_the_same_name_proves_no_absence(version: Version) {
     let site = Site::with(version, "", LONG_SUBMISSIONS);
     site.bed.pool.set_start(false).unwrap();
     site.bed.start_operator();

@@ -8,8 +8,8 @@ use bed::site::Site;
 use bed::{LONG_SUBMISSIONS, PATIENCE};
 
 on_versions! {
-    trixie: copied_after_the_last_renewal;
-    sid: another_ones_claim;
+    trixie: ledger_copied_after_the_last_renewal_submits_no_job_twice;
+    sid: htcjob_claimed_by_another_ledger_is_not_submitted;
 }
 
 fn ledger_files(site: &Site) -> [std::path::PathBuf; 2] {
@@ -18,8 +18,12 @@ fn ledger_files(site: &Site) -> [std::path::PathBuf; 2] {
 
 /// `status_is_presence`: a copy of the ledger that is younger than the last renewal of the Lease looks like the ledger
 /// itself. Only the status shows that it lacks a submission.
-fn copied_after_the_last_renewal(version: Version) {
-    let seldom = &["--lease-duration=300s", "--lease-renew-deadline=290s", "--lease-retry=280s"];
+fn ledger_copied_after_the_last_renewal_submits_no_job_twice(version: Version) {
+    let seldom = &[
+        "--leader-elect-lease-duration=300s",
+        "--leader-elect-renew-deadline=290s",
+        "--leader-elect-retry-period=280s",
+    ];
     let site = Site::with(version, "", &[seldom, LONG_SUBMISSIONS].concat());
     site.bed.start_operator();
     let here = site.bed.namespace();
@@ -46,17 +50,17 @@ fn copied_after_the_last_renewal(version: Version) {
         let recorded = site.bed.ledger("select count(*) from htcjobs").is_ok_and(|rows| rows == [["1"]]);
         recorded && object["status"]["running"] == 1
     });
-    assert!(!site.bed.log().contains("takes a new id"), "the Lease gave the copy away: {}", site.bed.log());
+    assert!(!site.bed.log().contains("ledger incomplete"), "the Lease gave the copy away: {}", site.bed.log());
     site.finish("one");
     let ended = site.assert_complete_once(&here, "one", 1);
     assert_eq!(ended["status"]["jobid"], running["status"]["jobid"]);
     assert_eq!(ended["status"]["attempt"], 1);
 }
 
-/// `only_claimant`: what another ledger has claimed is not submitted before the claim is ours, even when all its past is
-/// known. In `decide` the claim also comes before the submission, and there is one request at a time.
-fn another_ones_claim(version: Version) {
-    let site = Site::with(version, "", &["--submit-limit=3s", "--submit-limit-max=3s"]);
+/// `only_claimant`: an HTCJob claimed by another ledger is submitted only after this ledger has claimed it, even when
+/// its past is known. In `decide` the claim also comes before the submission, and there is one request at a time.
+fn htcjob_claimed_by_another_ledger_is_not_submitted(version: Version) {
+    let site = Site::with(version, "", &["--submit-timeout=3s", "--submit-timeout-max=3s"]);
     let proxy = site.bed.kube.proxy().unwrap();
     site.bed.through(&proxy);
     site.bed.start_operator();

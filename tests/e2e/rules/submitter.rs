@@ -1,4 +1,4 @@
-//! A `condor_submit` whose end nobody saw.
+//! A `condor_submit` whose end is unknown.
 
 use std::time::{Duration, Instant};
 
@@ -9,18 +9,17 @@ use bed::site::Site;
 use bed::{PATIENCE, condition, of};
 
 on_versions! {
-    trixie: alive_while_its_object_is_deleted;
-    sid: alive_while_its_object_is_abandoned, landing_late_before_it_counts_as_dead;
+    trixie: deletion_waits_for_a_living_submitter;
+    sid: abandonment_waits_for_a_living_submitter, late_jobs_are_removed_before_their_submitter_counts_as_dead;
 }
 
 /// The submit limit below, and what the schedd's clock, which counts whole seconds, may add to it.
 const TOO_LATE: Duration = Duration::from_secs(5 + 10);
 
-/// `late_is_no_job`, `remove_extra`: jobs whose files come too late are seen before their submitter counts as dead. They do
-/// not count, and they do not stay: while they do, there is no other attempt. The schedd, which would remove them by itself
-/// after a while, does not look.
-fn landing_late_before_it_counts_as_dead(version: Version) {
-    let limits = ["--submit-limit=5s", "--submit-limit-max=5s", "--late-margin=0s", "--dead-margin=30s"];
+/// `late_is_no_job`, `remove_extra`: jobs whose files arrive too late are found before their submitter counts as dead.
+/// They do not count and are removed, and there is no other attempt until then. The schedd's own removal is disabled.
+fn late_jobs_are_removed_before_their_submitter_counts_as_dead(version: Version) {
+    let limits = ["--submit-timeout=5s", "--submit-timeout-max=5s", "--late-margin=0s", "--dead-margin=30s"];
     let site = Site::with(version, "PERIODIC_EXPR_INTERVAL = 3600\n", &limits);
     site.bed.pool.set_start(false).unwrap();
     site.bed.start_operator();
@@ -53,8 +52,8 @@ fn landing_late_before_it_counts_as_dead(version: Version) {
 }
 
 /// `wait_for_submitter`: nothing is removed, and nothing is let go, while a submitter may still bring jobs in.
-fn alive_while_its_object_is_deleted(version: Version) {
-    let site = Site::with(version, "", &["--submit-limit=40s", "--submit-limit-max=40s"]);
+fn deletion_waits_for_a_living_submitter(version: Version) {
+    let site = Site::with(version, "", &["--submit-timeout=40s", "--submit-timeout-max=40s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     site.gates.shut("condor_submit");
@@ -65,8 +64,8 @@ fn alive_while_its_object_is_deleted(version: Version) {
     site.bed.start_operator();
     let object =
         here.wait("doomed", "what its deletion waits for", |object| condition(object, "JobsRemoved").is_some());
-    let told = condition(&object, "JobsRemoved").unwrap();
-    assert_eq!((&told["status"], &told["reason"]), (&"False".into(), &"SubmitterMayLive".into()), "{told}");
+    let reported = condition(&object, "JobsRemoved").unwrap();
+    assert_eq!((&reported["status"], &reported["reason"]), (&"False".into(), &"SubmitterMayLive".into()), "{reported}");
     let asked = site.gates.calls("condor_q");
     wait_for("two more looks", PATIENCE, || site.gates.calls("condor_q") >= asked + 2).unwrap();
     assert_eq!(site.gates.calls("condor_rm"), 0, "{}", site.bed.log());
@@ -78,8 +77,8 @@ fn alive_while_its_object_is_deleted(version: Version) {
 }
 
 /// An object that is abandoned is not let go while a tool runs for it, and its jobs are removed once before it goes.
-fn alive_while_its_object_is_abandoned(version: Version) {
-    let site = Site::with(version, "", &["--submit-limit=20s"]);
+fn abandonment_waits_for_a_living_submitter(version: Version) {
+    let site = Site::with(version, "", &["--submit-timeout=20s"]);
     site.bed.start_operator();
     let here = site.bed.namespace();
     site.gates.shut("condor_submit");

@@ -1,4 +1,4 @@
-//! What must hold after a round, whatever was done to the operator. Pure, and nothing in it is the operator's.
+//! Properties that must hold after each round. Pure, and without code of the operator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -430,12 +430,12 @@ impl Check<'_> {
     fn told_end(&mut self, life: &Life) {
         let mut before = ([false; 2], &Value::Null);
         for status in self.found.statuses_of(&life.uid) {
-            let told = ["Complete", "Failed"].map(|kind| says(status, kind) == Some(true));
+            let reported = ["Complete", "Failed"].map(|kind| says(status, kind) == Some(true));
             let (failed, ended) = (number(status, "failed"), number(status, "succeeded") + number(status, "failed"));
             let all = usize::try_from(ended) == Ok(life.plan.codes.len()) && rank(status) >= ENDED;
-            let now = (told, &status["completionTime"]);
-            let right = (told == [false; 2] || (all && told == [failed == 0, failed > 0]))
-                && (before.0 == [false; 2] || told == before.0)
+            let now = (reported, &status["completionTime"]);
+            let right = (reported == [false; 2] || (all && reported == [failed == 0, failed > 0]))
+                && (before.0 == [false; 2] || reported == before.0)
                 && (before.1.is_null() || now.1 == before.1);
             self.require(right, Rule::ToldEnd, life, || format!("before: {before:?}, and then: {status:#}"));
             before = now;

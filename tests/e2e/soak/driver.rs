@@ -1,4 +1,4 @@
-//! Creates the `HTCJob`s of a round and does to each what its plan says, while the operator comes and goes.
+//! Creates the `HTCJob`s of a round and carries out the plan of each, while the operator is killed and started.
 
 use std::sync::atomic::Ordering;
 use std::thread;

@@ -1,4 +1,4 @@
-//! The checker itself: what is right passes, and each forgery is seen for what it is.
+//! Tests of the checker: a correct run passes, and each forgery is detected.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -49,13 +49,13 @@ fn run(uid: &str, id: &str, index: u32, token: &str) -> [Record; 2] {
 
 fn object(uid: &str, ids: &[&str], jobs: &str, succeeded: usize) -> Value {
     let ended = if succeeded == ids.len() { "Complete" } else { "Failed" };
-    let told = ["Submitted", "OutputFetched", ended].map(|kind| json!({ "type": kind, "status": "True" }));
+    let reported = ["Submitted", "OutputFetched", ended].map(|kind| json!({ "type": kind, "status": "True" }));
     json!({
         "metadata": { "uid": uid, "finalizers": ["htc.cern.ch/condor-jobs"] },
         "status": {
             "phase": "Completed", "attempt": 1, "clusterid": "1", "jobid": ids, "jobs": jobs,
             "total": ids.len(), "active": 0, "idle": 0, "running": 0, "held": 0,
-            "succeeded": succeeded, "failed": ids.len() - succeeded, "conditions": told,
+            "succeeded": succeeded, "failed": ids.len() - succeeded, "conditions": reported,
         },
     })
 }
@@ -139,7 +139,7 @@ fn right() -> Collected {
 }
 
 /// The watch has shown one more status, just before the last one: like the one before it, but for this.
-fn shown(found: &mut Collected, uid: &str, change: &Value) {
+fn add_status(found: &mut Collected, uid: &str, change: &Value) {
     let statuses = found.watched.statuses.get_mut(uid).unwrap();
     let last = statuses.pop().unwrap();
     let mut status = statuses.last().unwrap().clone();
@@ -351,7 +351,7 @@ const FORGERIES: &[Forgery] = &[
     ("a number twice", |found| found.events.push(found.events[4].clone()), &[Rule::Events]),
     (
         "a phase that goes back, for a moment",
-        |found| shown(found, LEFT, &json!({ "phase": "Submitted" })),
+        |found| add_status(found, LEFT, &json!({ "phase": "Submitted" })),
         &[Rule::WentBack],
     ),
     ("a count that goes back without a word", counted, &[Rule::WentBack]),
@@ -370,7 +370,7 @@ const FORGERIES: &[Forgery] = &[
     ),
     (
         "an end that no payload has, for a moment",
-        |found| shown(found, LEFT, &json!({ "active": 0, "failed": 2 })),
+        |found| add_status(found, LEFT, &json!({ "active": 0, "failed": 2 })),
         &[Rule::CountedTooMuch, Rule::WentBack],
     ),
     ("a watch that saw nothing", |found| found.watched = Watched::default(), &[Rule::Unwatched]),
@@ -383,41 +383,45 @@ const FORGERIES: &[Forgery] = &[
     ("one that the watch did not see go", |found| found.watched.gone.clear(), &[Rule::Unwatched]),
     (
         "ids that are taken back, for a moment",
-        |found| shown(found, LEFT, &json!({ "jobid": ["1.0"], "jobs": "1.0", "active": 1 })),
+        |found| add_status(found, LEFT, &json!({ "jobid": ["1.0"], "jobs": "1.0", "active": 1 })),
         &[Rule::ToldJobs],
     ),
     (
         "a list that lacks an id, for a moment",
-        |found| shown(found, LEFT, &json!({ "jobid": ["1.0"] })),
+        |found| add_status(found, LEFT, &json!({ "jobid": ["1.0"] })),
         &[Rule::ToldJobs],
     ),
     (
         "another's id in the list, for a moment",
-        |found| shown(found, LEFT, &json!({ "jobid": ["1.0", "1.2"] })),
+        |found| add_status(found, LEFT, &json!({ "jobid": ["1.0", "1.2"] })),
         &[Rule::ToldJobs],
     ),
-    ("a job that is not counted, for a moment", |found| shown(found, LEFT, &json!({ "active": 1 })), &[Rule::ToldJobs]),
+    (
+        "a job that is not counted, for a moment",
+        |found| add_status(found, LEFT, &json!({ "active": 1 })),
+        &[Rule::ToldJobs],
+    ),
     (
         "an end that is told before its phase",
-        |found| shown(found, LEFT, &over(&json!({ "phase": "Running" }))),
+        |found| add_status(found, LEFT, &over(&json!({ "phase": "Running" }))),
         &[Rule::ToldEnd],
     ),
     (
         "an end that is told while a job runs",
-        |found| shown(found, LEFT, &over(&json!({ "active": 1, "succeeded": 0 }))),
+        |found| add_status(found, LEFT, &over(&json!({ "active": 1, "succeeded": 0 }))),
         &[Rule::ToldEnd],
     ),
     (
         "an end that is taken back, for a moment",
         |found| {
-            shown(found, LEFT, &over(&json!({})));
-            shown(found, LEFT, &json!({ "conditions": [] }));
+            add_status(found, LEFT, &over(&json!({})));
+            add_status(found, LEFT, &json!({ "conditions": [] }));
         },
         &[Rule::ToldEnd],
     ),
     (
         "a time of the end that changes",
-        |found| shown(found, LEFT, &json!({ "completionTime": "another" })),
+        |found| add_status(found, LEFT, &json!({ "completionTime": "another" })),
         &[Rule::ToldEnd],
     ),
 ];
@@ -433,7 +437,7 @@ fn left_to_the_next(found: &mut Collected, staged: i64) {
 /// An end is counted, and then it is not.
 fn counted(found: &mut Collected) {
     for (succeeded, active) in [(1, 0), (0, 1)] {
-        shown(found, HELD, &json!({ "succeeded": succeeded, "active": active }));
+        add_status(found, HELD, &json!({ "succeeded": succeeded, "active": active }));
     }
 }
 
@@ -450,13 +454,13 @@ fn over(change: &Value) -> Value {
 const SEEN_BY_THE_KILLER: &[Rule] = &[Rule::OperatorEnded];
 
 #[test]
-fn what_is_right_passes() {
+fn correct_run_passes_the_checker() {
     assert_eq!(check(&right()), []);
 }
 
-/// What follows from it is not the operator's doing; what happens to others is.
+/// Its consequences for the held job are not the operator's fault; those for others are.
 #[test]
-fn a_late_hold_is_counted() {
+fn late_hold_is_counted_and_no_violation() {
     let mut found = right();
     found.history[2].status = 3;
     found.objects[1]["status"]["succeeded"] = 0.into();
@@ -469,7 +473,7 @@ fn a_late_hold_is_counted() {
 }
 
 #[test]
-fn each_forgery_is_seen() {
+fn checker_detects_each_forgery() {
     let mut seen: BTreeSet<Rule> = SEEN_BY_THE_KILLER.iter().copied().collect();
     for (what, forge, rules) in FORGERIES {
         let mut found = right();
@@ -482,9 +486,10 @@ fn each_forgery_is_seen() {
     assert!(unseen.is_empty(), "no forgery breaks {unseen:?}");
 }
 
-/// The API server may delete an `HTCJob` in the moment in which it gets its finalizer: nobody is told, and there is nothing to remove.
+/// The API server may delete an `HTCJob` in the moment in which it gets its finalizer: then there is no Event and
+/// nothing to remove.
 #[test]
-fn what_no_finalizer_has_held_just_goes() {
+fn htcjob_deleted_without_its_finalizer_is_no_violation() {
     let mut found = right();
     let of_deleted = |uid: &str| uid == DELETED;
     found.history.retain(|ad| !of_deleted(&ad.uid));
@@ -501,7 +506,7 @@ fn what_no_finalizer_has_held_just_goes() {
 
 /// As both versions write it when condor_rm comes right after JobStatus 4.
 #[test]
-fn what_is_removed_right_after_its_end_has_ended_before() {
+fn job_removed_right_after_its_end_counts_as_ended() {
     let ad = |last| {
         json!({
             "ClusterId": 1, "ProcId": 23, "JobStatus": 3, "LastJobStatus": last, "ExitCode": 0,

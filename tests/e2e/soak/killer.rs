@@ -14,7 +14,7 @@ use crate::soak::submitter::Call;
 use bed::PATIENCE;
 use bed::dice::Dice;
 
-/// A submitter that fell asleep wakes up when its jobs come too late: `--submit-limit` and `--late-margin` of the test
+/// A submitter that fell asleep wakes up when its jobs come too late: `--submit-timeout` and `--late-margin` of the test
 /// bed, and a little more.
 const ASLEEP: Duration = Duration::from_secs(10 + 5 + 3);
 /// How long a submitter is waited for before the operator is killed anyway.

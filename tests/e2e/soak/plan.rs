@@ -1,4 +1,4 @@
-//! What is to happen to each `HTCJob` of one round.
+//! Plans of the `HTCJob`s of one round.
 
 use std::fmt::Write as _;
 use std::path::Path;

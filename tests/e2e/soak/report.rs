@@ -1,4 +1,4 @@
-//! What a soak tells: how far it is, what it has seen, and all there is to know about a violation.
+//! Output of a soak: its progress, its counts, and all details of a violation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -197,7 +197,7 @@ impl Soak {
             found.statuses_of(uid).iter().for_each(|status| println!("{status}"));
             for ad in found.ads_of(uid) {
                 println!("{ad:?}");
-                self.said_of(&ad.id).iter().for_each(|line| println!("{line}"));
+                self.log_lines_of(&ad.id).iter().for_each(|line| println!("{line}"));
             }
             found.records_of(uid).iter().for_each(|record| println!("{record:?}"));
             found.events_of(uid).iter().for_each(|event| println!("{event:?}"));
@@ -209,7 +209,7 @@ impl Soak {
     }
 
     /// What HTCondor's own logs have of one job.
-    fn said_of(&self, id: &str) -> Vec<String> {
+    fn log_lines_of(&self, id: &str) -> Vec<String> {
         let names_it = |line: &&str| {
             let mut words = line.split(|letter: char| !letter.is_ascii_digit() && letter != '.');
             words.any(|word| word.trim_matches('.') == id)

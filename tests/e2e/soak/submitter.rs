@@ -1,4 +1,4 @@
-//! HTCondor's tools with a `condor_submit` that tells when it is called and can be told to take its time.
+//! HTCondor's tools with a `condor_submit` that records its calls and can be delayed.
 
 use std::fs;
 use std::os::unix::fs::symlink;

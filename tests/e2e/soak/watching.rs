@@ -6,7 +6,7 @@ use testbed::{Fault, PoolOptions, Rule, Version, wait_for};
 use bed::{Bed, PATIENCE, htcjob};
 
 #[test]
-fn each_status_is_shown_and_a_gap_is_told() {
+fn watch_records_each_status_and_detects_gaps() {
     let bed = Bed::new(Version::Trixie, &PoolOptions::default(), &[]);
     let proxy = bed.kube.proxy().unwrap();
     bed.through(&proxy);

@@ -1,6 +1,6 @@
 //! Texts that users could write, most of them not in good faith.
 
-use htc_operator::condor::htcopts::Attributes;
+use htc_submit::htcopts::Attributes;
 use proptest::prelude::*;
 
 /// Submit commands, allowed ones and others.

@@ -9,7 +9,7 @@ use crate::upgrade::old::{FINALIZER, Old, wait_says};
 use bed::{Bed, is_true};
 
 on_versions! {
-    sid: its_commands_work;
+    sid: upgrading_page_commands_work;
 }
 
 /// The blocks that are to be run, in order.
@@ -53,17 +53,17 @@ fn run(bed: &Bed, place: &Scratch, namespace: &str, blocks: &[String]) -> String
         .output()
         .unwrap();
     assert!(output.status.success(), "{}\n{output:?}", blocks.concat());
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     // What the document says about ownership.
     for entry in std::fs::read_dir(bed.data.join("sqlite")).unwrap() {
         Account::unprivileged().own(&entry.unwrap().path()).unwrap();
     }
-    said
+    printed
 }
 
-fn its_commands_work(version: Version) {
+fn upgrading_page_commands_work(version: Version) {
     let blocks = blocks();
-    assert_eq!(blocks.len(), 8, "the steps below are those of the document");
+    assert_eq!(blocks.len(), 9, "the steps below are those of the document");
     let bed = Bed::new(version, &PoolOptions::default(), &[]);
     let place = Scratch::new().unwrap();
     let old = Old::new(&bed);
@@ -83,23 +83,26 @@ fn its_commands_work(version: Version) {
     });
     bed.apply(&deployment);
 
-    let said = run(&bed, &place, &here.name, &blocks[..4]);
+    let output = run(&bed, &place, &here.name, &blocks[..4]);
     let running_id = &running.ids[0];
-    assert!(said.contains(&format!("[{running_id}]")) && said.contains("24|1"), "{said}");
+    assert!(output.contains(&format!("[{running_id}]")) && output.contains("24|1"), "{output}");
     let kept = std::fs::read_to_string(place.path().join("htcjobs-before.json")).unwrap();
     assert!(kept.contains(FINALIZER));
     let replicas = ["get", "deployment", "htc-operator", "-o", "jsonpath={.spec.replicas}"];
     assert_eq!(here.kubectl(&replicas), "0");
+    assert_eq!(blocks[4], "htc-operator adopt\n");
+    let (well, output) = bed.adopt();
+    assert!(well, "{output}");
     bed.start_operator();
     here.wait_phase("running", "Running");
     here.wait_ended("done");
     here.wait_event("running", "Adopted");
     here.wait("running", "adopted", |object| is_true(object, "Submitted"));
-    let said = run(&bed, &place, &here.name, &blocks[4..6]);
-    assert!(said.contains("Adopted"), "{said}");
+    let output = run(&bed, &place, &here.name, &blocks[5..7]);
+    assert!(output.contains("Adopted"), "{output}");
 
     bed.stop_operator();
-    run(&bed, &place, &here.name, &blocks[6..]);
+    run(&bed, &place, &here.name, &blocks[7..]);
     let back = here.get("running");
     assert_eq!(back["metadata"]["finalizers"], json!([FINALIZER]));
     for annotation in ["htc.cern.ch/ledger", "htc.cern.ch/operator"] {
@@ -111,8 +114,10 @@ fn its_commands_work(version: Version) {
     assert_eq!(bed.ledger(&asked).unwrap().concat(), ["1"]);
 
     // Once more: its job is found by what it carries.
+    let (well, output) = bed.adopt();
+    assert!(well, "{output}");
+    assert_eq!(here.get("running")["metadata"]["finalizers"], json!(["htc.cern.ch/condor-jobs"]));
     bed.start_operator();
-    here.wait("running", "claimed anew", |object| object["metadata"]["finalizers"].as_array().unwrap().len() == 2);
     running.let_go(&bed);
     let ended = here.wait_ended("running");
     assert_eq!(ended["status"]["succeeded"], 1);

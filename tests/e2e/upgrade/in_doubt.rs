@@ -1,4 +1,4 @@
-//! Objects of which nobody knows whether the Go operator had submitted them.
+//! HTCJobs that the Go operator may or may not have submitted.
 
 use serde_json::json;
 use testbed::{PoolOptions, Version};
@@ -7,10 +7,18 @@ use crate::upgrade::old::{FINALIZER, Old, wait_says};
 use bed::{Bed, condition, htcjob};
 
 on_versions! {
-    sid: nothing_is_submitted_that_may_have_been;
+    sid: possibly_submitted_jobs_are_not_submitted_again;
 }
 
-fn nothing_is_submitted_that_may_have_been(version: Version) {
+/// HTCJobs, and why the command does not adopt them.
+const NAMES: [(&str, &str); 4] = [
+    ("unsaid", "the database has some"),
+    ("unknown", "no row"),
+    ("bare", "neither its status nor"),
+    ("another", "cannot be adopted: they are of"),
+];
+
+fn possibly_submitted_jobs_are_not_submitted_again(version: Version) {
     let bed = Bed::new(version, &PoolOptions::default(), &[]);
     let old = Old::new(&bed);
     let here = bed.namespace();
@@ -32,39 +40,59 @@ fn nothing_is_submitted_that_may_have_been(version: Version) {
     old.note("another", &another, &[1]);
     Old::object(&here, htcjob("another", "true"), &another, &[1]);
     old.leave_database();
+    for (name, words) in NAMES {
+        assert!(condition(&here.get(name), "Submitted").is_none(), "{words}");
+    }
     bed.start_operator();
 
-    for (name, words) in
-        [("unsaid", "the database has some"), ("unknown", "no row"), ("bare", "neither its status nor")]
-    {
-        wait_says(&here, name, "Submitted", "False", "GoOperator");
-        here.wait_event(name, "GoOperator");
-        let object = here.get(name);
-        let message = condition(&object, "Submitted").unwrap()["message"].as_str().unwrap();
-        assert!(message.contains(words), "{message}");
-        assert_eq!(object["status"]["phase"], "Pending");
+    // With an operator that started before the command was run, nothing happens.
+    let all_wait = || {
+        for (name, _) in NAMES {
+            wait_says(&here, name, "Submitted", "False", "LegacyJobsUnknown");
+            here.wait_event(name, "LegacyJobsUnknown");
+            let object = here.get(name);
+            let message = condition(&object, "Submitted").unwrap()["message"].as_str().unwrap();
+            assert!(message.contains("htc-operator adopt"), "{message}");
+            assert_eq!(object["status"]["phase"], "Pending");
+        }
+    };
+    all_wait();
+    let (well, output) = bed.adopt();
+    assert!(!well && output.contains("stop the operator first"), "{output}");
+    bed.stop_operator();
+    let (well, output) = bed.adopt();
+    assert!(!well && output.contains("4 of 4 HTCJobs were not adopted"), "{output}");
+    for (name, words) in NAMES {
+        let line = output.lines().find(|line| line.contains(&format!("NOT ADOPTED  {}/{name}: ", here.name)));
+        assert!(line.is_some_and(|line| line.contains(words)), "{output}");
     }
+    bed.start_operator();
+    all_wait();
     assert_eq!(here.get("unknown")["status"]["active"], 1, "what was said stands");
     here.kubectl(&["annotate", "htcjob", "unknown", "bare", "htc.cern.ch/submit-again=true"]);
     here.wait_ended("bare");
     bed.assert_once(&uid, "bare", 1);
     here.delete("bare");
-    wait_says(&here, "unknown", "Submitted", "False", "Lost");
+    wait_says(&here, "unknown", "Submitted", "False", "LegacyJobsUnknown");
     assert_eq!(bed.jobs_of_all().keys().collect::<Vec<_>>(), [&uid], "nothing else was submitted");
 
     // Nobody knows which jobs to remove: a person does, and says so.
     here.begin_delete("unsaid");
-    wait_says(&here, "unsaid", "JobsRemoved", "False", "GoOperator");
+    wait_says(&here, "unsaid", "JobsRemoved", "False", "LegacyJobsUnknown");
     bed.condor.ok("condor_rm", &["-constraint", "regexp(\"JOB_NAME=unsaid \", Environment)"]).unwrap();
     here.annotate("unsaid", "htc.cern.ch/abandon");
     here.wait_gone("unsaid");
 
-    wait_says(&here, "another", "Submitted", "False", "CredentialsRefused");
     here.begin_delete("another");
-    wait_says(&here, "another", "JobsRemoved", "False", "CredentialsRefused");
+    wait_says(&here, "another", "JobsRemoved", "False", "LegacyJobsUnknown");
     assert!(bed.queue("HTCOperator =!= undefined", &["ClusterId"]).is_empty());
     assert_eq!(another.queued(&bed), 1, "it is not ours to remove");
     alice.ok("condor_rm", &[&another.ids[0]]).unwrap();
+    another.wait_gone(&bed);
+    bed.stop_operator();
+    let (well, output) = bed.adopt();
+    assert!(!well && output.contains("1 of 2 HTCJobs were not adopted"), "{output}");
+    bed.start_operator();
     here.wait_gone("another");
     old.assert_rows_kept();
 }

@@ -1,15 +1,17 @@
 //! Jobs that the status and the database agree on.
 
+use std::os::unix::process::ExitStatusExt as _;
+
 use serde_json::{Value, json};
 use testbed::{PoolOptions, Version, wait_for};
 
-use crate::upgrade::old::{FINALIZER, Old, Submitted, wait_says};
+use crate::upgrade::old::{Old, Submitted, wait_says};
 use bed::http::{self, Connection};
 use bed::{Bed, PATIENCE, condition, htcjob, is_true};
 
 on_versions! {
-    trixie: an_operator_that_dies_while_it_adopts, every_job_is_followed_to_its_end;
-    long: deletion_removes_exactly_its_jobs;
+    trixie: adopt_continues_after_kills, adopted_jobs_are_followed_to_their_end;
+    long: deletion_removes_exactly_the_adopted_jobs;
 }
 
 const CODES: [i64; 7] = [1, 4, 7, 14, 17, 24, 27];
@@ -37,7 +39,8 @@ fn long_gone(cluster: &str, jobs: u32) -> Submitted {
     }
 }
 
-fn every_job_is_followed_to_its_end(version: Version) {
+#[allow(clippy::too_many_lines, reason = "one upgrade from its beginning to its end")]
+fn adopted_jobs_are_followed_to_their_end(version: Version) {
     let port = testbed::Port::reserve().unwrap();
     let listen = format!("--callback-listen=127.0.0.1:{}", port.number);
     let bed = Bed::new(version, &PoolOptions::default(), &[&listen]);
@@ -72,12 +75,16 @@ fn every_job_is_followed_to_its_end(version: Version) {
     wait_for("the job to be in history", PATIENCE, || by_hand.queued(&bed) == 0).unwrap();
     let before = jobs_of_all(&bed);
     old.leave_database();
+    let (well, output) = bed.adopt();
+    assert!(well && output.contains(&format!("adopted      {}/codes: 7 jobs: ", here.name)), "{output}");
+    assert_eq!(here.get("codes")["metadata"]["finalizers"], json!(["htc.cern.ch/condor-jobs"]));
+    let (well, output) = bed.adopt();
+    assert!(well && output.contains("No HTCJob of the Go operator waits"), "{output}");
     bed.start_operator();
 
     // Adopted where they are.
     let codes = here.wait("codes", "running", |object| object["status"]["phase"] == "Running");
     assert_eq!(counts(&codes), (1, 3, 3));
-    assert_eq!(codes["metadata"]["finalizers"], json!([FINALIZER, "htc.cern.ch/condor-jobs"]));
     assert_eq!(codes["status"]["jobid"], codes["status"]["jobids"]);
     here.wait_event("codes", "Adopted");
     let one = here.wait("twin", "adopted", |object| is_true(object, "Submitted"));
@@ -141,18 +148,18 @@ fn every_job_is_followed_to_its_end(version: Version) {
     // A second start has nothing to do.
     bed.wait_ledger("select count(*) from transitions where eventAt is null", &[&["0"]]);
     bed.stop_operator();
-    let (objects, told) = (here.all(), here.all_events().len());
+    let (objects, reported) = (here.all(), here.all_events().len());
     bed.start_operator();
-    let reconciled = "every HTCJob that was there at the start has been reconciled";
+    let reconciled = "initial list of HTCJobs reconciled";
     wait_for("the first pass", PATIENCE, || bed.log().contains(reconciled)).unwrap();
     // Which takes several looks at HTCondor.
     there.delete("twin");
-    assert_eq!((here.all(), here.all_events().len()), (objects, told), "something was written at rest");
+    assert_eq!((here.all(), here.all_events().len()), (objects, reported), "something was written at rest");
     assert_eq!(other_twin.queued(&bed), 0);
     old.assert_rows_kept();
 }
 
-fn deletion_removes_exactly_its_jobs(version: Version) {
+fn deletion_removes_exactly_the_adopted_jobs(version: Version) {
     let bed = Bed::new(version, &PoolOptions::default(), &[]);
     let old = Old::new(&bed);
     let here = bed.namespace();
@@ -176,6 +183,11 @@ fn deletion_removes_exactly_its_jobs(version: Version) {
     leaving.wait_status(&bed, 0..1, "2");
     here.begin_delete("leaving");
     old.leave_database();
+    bed.start_operator();
+    // Before that, none of its jobs is removed.
+    wait_says(&here, "leaving", "JobsRemoved", "False", "LegacyJobsUnknown");
+    bed.stop_operator();
+    assert!(bed.adopt().0);
     bed.start_operator();
 
     here.wait_gone("leaving");
@@ -207,17 +219,21 @@ fn deletion_removes_exactly_its_jobs(version: Version) {
     old.assert_rows_kept();
 }
 
-/// At each of these, one after another, it dies and is started again.
+/// At each of these, one after another, the command dies and is run again.
 const PLACES: &[&str] = &[
+    "after-lease-taken",
+    "before-condor-qedit",
+    "after-condor-qedit",
+    "before-decision-saved",
+    "after-decision-saved",
+    "before-finalizer-attached",
     "after-finalizer-attached",
-    "after-decision-saved:2",
-    "before-other-intents",
-    "after-other-intents",
-    "before-other-results",
-    "after-other-results",
+    "before-decision-saved",
+    "after-finalizer-attached",
+    "before-lease-released",
 ];
 
-fn an_operator_that_dies_while_it_adopts(version: Version) {
+fn adopt_continues_after_kills(version: Version) {
     let bed = Bed::new(version, &PoolOptions::default(), &[]);
     let old = Old::new(&bed);
     let here = bed.namespace();
@@ -229,14 +245,18 @@ fn an_operator_that_dies_while_it_adopts(version: Version) {
     let before = jobs_of_all(&bed);
     here.begin_delete("leaving");
     old.leave_database();
-    let places: Vec<String> = PLACES.iter().map(|place| (*place).to_owned()).collect();
-    bed.dying_at(&places, places.len(), || {
-        here.wait_gone("leaving");
-        running.let_go(&bed);
-        assert_eq!(counts(&here.wait_ended("running")), (0, 2, 0));
-        // An operator that died between two steps may have said that it could not be fetched yet.
-        wait_says(&here, "running", "OutputFetched", "True", "Fetched");
-    });
+    for place in PLACES {
+        let (status, output) = bed.adopt_until(Some(place));
+        assert!(status.signal() == Some(9) && output.contains(&format!("killed at {place}")), "{place}: {output}");
+    }
+    assert!(bed.adopt().0);
+    bed.start_operator();
+    here.wait_gone("leaving");
+    running.let_go(&bed);
+    assert_eq!(counts(&here.wait_ended("running")), (0, 2, 0));
+    wait_says(&here, "running", "OutputFetched", "True", "Fetched");
+    let events = here.events("running").into_iter().filter(|(reason, _)| reason == "Adopted").count();
+    assert_eq!(events, 1);
     assert_eq!(leaving.queued(&bed), 0);
     assert!(here.output("running", 0).join(format!("out.{}", running.ids[0])).exists());
     here.delete("running");

@@ -1,4 +1,4 @@
-//! What the Go operator does and leaves: jobs submitted its way, its database, its finalizer and its status.
+//! State that the Go operator leaves: its jobs, its database, its finalizer and its status.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -69,17 +69,17 @@ impl<'a> Old<'a> {
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
-        let said = String::from_utf8(output.stdout).unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
         let column = |word: &str| -> Vec<String> {
             let start = format!("{word} = ");
-            said.lines().filter_map(|line| Some(line.strip_prefix(&start)?.to_owned())).collect()
+            printed.lines().filter_map(|line| Some(line.strip_prefix(&start)?.to_owned())).collect()
         };
         let ids: Vec<String> = column("ClusterId")
             .iter()
             .zip(column("ProcId"))
             .map(|(cluster, proc)| format!("{cluster}.{proc}"))
             .collect();
-        assert_eq!(ids.len(), queue as usize, "{said}");
+        assert_eq!(ids.len(), queue as usize, "{printed}");
         std::fs::remove_dir_all(&folder).unwrap();
         Submitted { ids, folder, uniqid }
     }
@@ -198,6 +198,6 @@ impl Submitted {
 /// Waits until a condition of the object has this status and reason.
 pub fn wait_says(here: &Namespace<'_>, name: &str, kind: &str, status: &str, reason: &str) {
     here.wait(name, &format!("{kind} {status} {reason}"), |object| {
-        condition(object, kind).is_some_and(|said| said["status"] == status && said["reason"] == reason)
+        condition(object, kind).is_some_and(|message| message["status"] == status && message["reason"] == reason)
     });
 }

@@ -1,7 +1,7 @@
 //! What each step does.
 
-use htc_operator::machine::facts::JobStatus;
-use htc_operator::machine::{Index, JobId, Timestamp};
+use htc_machine::facts::JobStatus;
+use htc_machine::{Index, JobId, Timestamp};
 
 use crate::condor::{Files, Schedd};
 use crate::operator::Voice;
@@ -117,6 +117,7 @@ impl Model {
             Action::GiveBack(op, object) => Self::give_back(world, *op, *object),
             Action::Wish(object, index, wanted) => Self::wish(world, *object, *index, *wanted),
             Action::Crash(op) => self.crash(world, *op),
+            Action::Adopt(dies) => self.adopt(world, *dies),
             Action::Report(op, sent) => self.report(world, *op, sent, tell),
             Action::NewItems(_)
             | Action::LoseLedger

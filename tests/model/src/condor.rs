@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use htc_operator::machine::facts::{Ad, Exit, Hold, JobStatus, Runs, Witness};
-use htc_operator::machine::request::Scope;
-use htc_operator::machine::{Attempt, Birthdate, ClusterId, Index, JobId, SchedDate, ScheddName, Timestamp};
+use htc_machine::facts::{Ad, Exit, Hold, JobStatus, RunHistory, Witness};
+use htc_machine::request::RemovalScope;
+use htc_machine::{Attempt, Birthdate, ClusterId, Index, JobId, SchedDate, ScheddName, Timestamp};
 
 use crate::pools::OtherPool;
 use crate::shared::Shared;
@@ -53,6 +53,8 @@ pub struct CondorJob {
     pub overdue: bool,
     /// It has ended in vain, and was begun again.
     pub again: bool,
+    /// It carries this operator's attributes; a job of the Go operator that is not adopted does not.
+    pub marked: bool,
 }
 
 /// What of a job's files the schedd has.
@@ -75,6 +77,8 @@ pub struct Former {
     pub id: String,
     /// None for somebody else's job.
     pub job: Option<(u8, Ad)>,
+    /// It carried this operator's attributes.
+    pub marked: bool,
 }
 
 /// A condor_submit that runs.
@@ -94,7 +98,7 @@ pub struct Submitter {
 
 impl Schedd {
     pub fn new(foreign: bool) -> Self {
-        let before = Former { id: BEFORE.to_owned(), job: None };
+        let before = Former { id: BEFORE.to_owned(), job: None, marked: false };
         Self {
             name: "first".into(),
             birthdate: Birthdate(1),
@@ -108,23 +112,23 @@ impl Schedd {
         Self { name: "second".into(), birthdate: YOUNGER, ..Self::new(foreign) }
     }
 
-    /// The queue's answer, by object; with those whose ads do not say whose they are if their ids are known.
-    pub fn ads(&self, objects: usize, ids_known: bool) -> Vec<Arc<Vec<Ad>>> {
-        let found = |job: &&CondorJob| job.ad.marked || ids_known;
+    /// The queue's answer, by object.
+    pub fn ads(&self, objects: usize) -> Vec<Arc<Vec<Ad>>> {
         (0..objects)
             .map(|object| {
-                let its = self.queue.iter().filter(|job| usize::from(job.object) == object);
-                Arc::new(its.filter(found).map(|job| job.ad.clone()).collect())
+                let its = self.queue.iter().filter(|job| usize::from(job.object) == object && job.marked);
+                Arc::new(its.map(|job| job.ad.clone()).collect())
             })
             .collect()
     }
 
     /// History's ads of one object.
-    pub fn former(&self, object: u8, ids_known: bool) -> Arc<[Ad]> {
+    pub fn former(&self, object: u8) -> Arc<[Ad]> {
         self.history
             .iter()
+            .filter(|former| former.marked)
             .filter_map(|former| former.job.as_ref())
-            .filter(|(owner, ad)| *owner == object && (ad.marked || ids_known))
+            .filter(|(owner, _)| *owner == object)
             .map(|(_, ad)| ad.clone())
             .collect()
     }
@@ -142,14 +146,14 @@ impl Schedd {
     pub fn rotate(&mut self, nth: u8) {
         self.history.remove(0);
         if self.history.is_empty() {
-            self.history.push(Former { id: format!("other {nth}"), job: None });
+            self.history.push(Former { id: format!("other {nth}"), job: None, marked: false });
         }
     }
 
     fn leave(&mut self, place: usize) {
         let job = self.queue.remove(place);
         let id = format!("{}#{}", self.birthdate, job.ad.id);
-        self.history.push(Former { id, job: Some((job.object, job.ad)) });
+        self.history.push(Former { id, job: Some((job.object, job.ad)), marked: job.marked });
     }
 
     /// Lets those jobs leave of which `which` says so.
@@ -163,7 +167,7 @@ impl Schedd {
 impl CondorJob {
     /// Whether a constraint that names the object's uid finds it.
     pub fn is_of(&self, object: u8) -> bool {
-        self.object == object && self.ad.marked
+        self.object == object && self.marked
     }
 
     pub fn staging(&self) -> bool {
@@ -205,11 +209,11 @@ impl World {
                 completed: false,
                 started: false,
                 remove_reason: String::new(),
-                marked: true,
-                runs: Runs::default(),
+                runs: RunHistory::default(),
             };
             let limit = if submitter.overdue { Timestamp(0) } else { submitter.limit };
-            self.schedd.queue.push(CondorJob { object, ad, limit, files, overdue: submitter.overdue, again: false });
+            let overdue = submitter.overdue;
+            self.schedd.queue.push(CondorJob { object, ad, limit, files, overdue, again: false, marked: true });
         }
         if others {
             self.breaks(Broken::OtherItems);
@@ -301,21 +305,21 @@ impl World {
         debug_assert!(self.schedd.queue.len() <= before);
     }
 
-    pub fn remove_scope(&mut self, object: u8, scope: &Scope, lingering: bool) {
+    pub fn remove_scope(&mut self, object: u8, scope: &RemovalScope, lingering: bool) {
         match scope {
-            Scope::All => self.remove(|job| job.is_of(object), &by_us(), lingering),
-            Scope::Staging => self.remove(|job| job.is_of(object) && job.staging(), &by_us(), lingering),
-            Scope::Unfinished => {
+            RemovalScope::All => self.remove(|job| job.is_of(object), &by_us(), lingering),
+            RemovalScope::Staging => self.remove(|job| job.is_of(object) && job.staging(), &by_us(), lingering),
+            RemovalScope::Unfinished => {
                 let unfinished = |job: &CondorJob| job.is_of(object) && job.ad.status != JobStatus::Completed;
                 self.remove(unfinished, &by_us(), lingering);
             }
-            Scope::Wished(ids) => {
+            RemovalScope::Requested(ids) => {
                 let unfinished = |job: &CondorJob| {
                     job.is_of(object) && ids.contains(&job.ad.id) && job.ad.status != JobStatus::Completed
                 };
                 self.remove(unfinished, &by_us(), lingering);
             }
-            Scope::Extra(ids) => {
+            RemovalScope::Extra(ids) => {
                 self.remove(|job| job.is_of(object) && ids.contains(&job.ad.id), &by_us(), lingering);
             }
         }

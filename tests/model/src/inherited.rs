@@ -1,13 +1,16 @@
-//! What the Go operator has left: its finalizer, what it wrote of its jobs, and the jobs, whose ads do not say whose they are.
+//! What the Go operator has left: its finalizer, and jobs. They carry no attribute of this operator, and none of its questions finds them,
+//! before they are adopted by the command.
 
-use htc_operator::machine::facts::{Ad, Hold, JobStatus, Listed, Runs};
-use htc_operator::machine::inherited::{Inherited, InheritedJob};
-use htc_operator::machine::{Attempt, ClusterId, Index, JobId, SchedDate, Timestamp};
+use htc_machine::decide::{adopted_job, adoption};
+use htc_machine::facts::{Ad, Hold, JobStatus, Listed, RunHistory};
+use htc_machine::inherited::InheritedJob;
+use htc_machine::judge::AdSource;
+use htc_machine::{Attempt, ClusterId, Index, JobId, SchedDate, Timestamp};
 
 use crate::bounds::GoOperator;
 use crate::condor::{CondorJob, Files};
 use crate::steps::Model;
-use crate::world::World;
+use crate::world::{HtcJob, World};
 
 /// The Go operator's database is this ledger's file.
 const ITS_LEDGER: u8 = 1;
@@ -30,10 +33,9 @@ fn job(object: u8, index: u32) -> CondorJob {
         completed: false,
         started: false,
         remove_reason: String::new(),
-        marked: false,
-        runs: Runs::default(),
+        runs: RunHistory::default(),
     };
-    CondorJob { object, ad, limit: Timestamp(0), files: Files::Here, overdue: false, again: false }
+    CondorJob { object, ad, limit: Timestamp(0), files: Files::Here, overdue: false, again: false, marked: false }
 }
 
 impl Model {
@@ -57,29 +59,60 @@ impl Model {
         }
     }
 
-    /// Whether an operator knows the ids of the Go operator's jobs, by which alone they are found until they are adopted.
-    pub fn knows_old_ids(&self, world: &World, op: usize) -> bool {
-        let written = matches!(self.scene.go_operator, Some(GoOperator::Waiting | GoOperator::Left));
-        written && world.operators[op].ledger.id == ITS_LEDGER
-    }
-
     /// As `controller::gather` finds it.
-    pub fn inherited(&self, world: &World, op: usize, object: u8) -> Option<Inherited> {
-        self.scene.go_operator?;
-        if !self.knows_old_ids(world, op) {
-            return Some(Inherited::Unclear(String::new()));
-        }
-        let job = |index| InheritedJob {
-            id: id(object, index),
-            index: Index(index),
-            folder: "/tmp/htcjob".into(),
-            outcome: None,
-            fetched: false,
-        };
-        Some(Inherited::Jobs((0..self.queues[usize::from(object)]).map(job).collect()))
+    pub fn is_unadopted(&self, view: &HtcJob) -> bool {
+        self.scene.go_operator.is_some() && view.claim.is_none() && !view.finalizer
     }
 
-    /// The Go operator's finalizer stands until ours goes, and holds an object that is being deleted as well.
+    /// Whether the command would adopt jobs: the status and the database name them.
+    pub fn can_adopt(&self, world: &World) -> bool {
+        let written = matches!(self.scene.go_operator, Some(GoOperator::Waiting | GoOperator::Left));
+        written && world.operators[0].ledger.id == ITS_LEDGER && self.unadopted(world).next().is_some()
+    }
+
+    fn unadopted<'a>(&'a self, world: &'a World) -> impl Iterator<Item = u8> + 'a {
+        let objects = (0..).take(world.objects.len());
+        objects.filter(|object| world.object(*object).is_some_and(|job| self.is_unadopted(job)))
+    }
+
+    /// What `htc-operator adopt` does while the operator is stopped, which is started again afterwards; with `dies`, only as far as the
+    /// ledger.
+    pub fn adopt(&self, world: &mut World, dies: bool) {
+        let objects: Vec<u8> = self.unadopted(world).collect();
+        world.operators[0].start(self.queues.len());
+        let (birthdate, schedd, now) = (world.schedd.birthdate, world.schedd.name.clone(), world.tick());
+        for object in objects {
+            for index in 0..self.queues[usize::from(object)] {
+                let id = id(object, index);
+                let theirs =
+                    InheritedJob { id, index: Index(index), folder: "/tmp".into(), outcome: None, fetched: false };
+                let is_it = |owner: u8, ad: &Ad| owner == object && ad.id == id && ad.attempt == Attempt::INHERITED;
+                let queued = world.schedd.queue.iter_mut().find(|job| is_it(job.object, &job.ad));
+                let seen = if let Some(job) = queued {
+                    job.marked = true;
+                    Some((job.ad.clone(), AdSource::Queue))
+                } else {
+                    let mut former = world.schedd.history.iter().filter_map(|former| former.job.as_ref());
+                    former.find(|(owner, ad)| is_it(*owner, ad)).map(|(_, ad)| (ad.clone(), AdSource::History))
+                };
+                let seen = seen.as_ref().map(|(ad, place)| (ad, *place));
+                let row = adopted_job(&theirs, seen, birthdate, SchedDate(1), now);
+                let rows = &mut world.operators[0].ledger.rows[usize::from(object)];
+                rows.jobs.insert(Index(index), row);
+                rows.schedds.insert(Index(index), schedd.clone());
+            }
+            let operator = &mut world.operators[0];
+            let rows = &mut operator.ledger.rows[usize::from(object)];
+            let (known, _) = adoption(&rows.load(), 0);
+            rows.known = Some(known);
+            let claim = operator.ledger.id;
+            if let Some(job) = world.object_mut(object).filter(|_| !dies) {
+                (job.finalizer, job.claim) = (!job.deleting, Some(claim));
+            }
+        }
+    }
+
+    /// The Go operator's finalizer stands until ours takes its place, and holds an object that is being deleted as well.
     pub fn is_held(&self, finalizer: bool) -> bool {
         finalizer || self.scene.go_operator.is_some()
     }

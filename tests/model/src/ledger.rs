@@ -1,17 +1,17 @@
 //! The ledger's statements, as `ledger::load` and `ledger::store` make them.
 
-use htc_operator::api::ConditionType;
-use htc_operator::machine::facts::{Failure, Job, Known, LastRequest, Record, Submission, Witness};
-use htc_operator::machine::indices::Indices;
-use htc_operator::machine::wishes::Change;
-use htc_operator::machine::{Attempt, Decision, Index, RequestKey, ScheddName, Timestamp};
+use htc_machine::actions::ActionUpdate;
+use htc_machine::condition::ConditionType;
+use htc_machine::facts::{Job, LastRequest, ObjectRow, Record, RequestFailure, Submission, Witness};
+use htc_machine::indices::Indices;
+use htc_machine::{Attempt, Decision, Index, RequestKey, ScheddName, Timestamp};
 
 use crate::world::{Broken, Fate, Ledger, Rows};
 
 impl Rows {
     /// As `ledger::load` does.
     pub fn load(&self) -> Record {
-        let mut record = Record { known: self.known.clone(), jobs: self.jobs.clone(), ..Record::default() };
+        let mut record = Record { row: self.known.clone(), jobs: self.jobs.clone(), ..Record::default() };
         let accepted = record.jobs.values().map(|job| job.attempt).max().unwrap_or_default();
         let mut attempted = Vec::new();
         for (submission, witness, fate) in &self.submissions {
@@ -38,7 +38,7 @@ impl Rows {
         record.schedds = self.schedds.iter().filter(left).map(|(_, schedd)| schedd.clone()).collect();
         record.requests.clone_from(&self.requests);
         record.reports = self.told();
-        record.wishes.clone_from(&self.wishes);
+        record.requested_actions.clone_from(&self.wishes);
         record.granted.clone_from(&self.granted);
         record
     }
@@ -46,13 +46,13 @@ impl Rows {
     /// Writes a decision that was made by what this schedd says. Gives back a promise that this breaks.
     pub fn save(&mut self, decision: &Decision, schedd: &ScheddName) -> Option<Broken> {
         let after = decision.after.as_ref()?;
-        let known = after.known.clone()?;
+        let known = after.row.clone()?;
         let mut broken = None;
         if self.known.as_ref().is_some_and(|before| before.phase > known.phase) {
             broken = Some(Broken::PhaseWentBack);
         }
         let new = self.known.as_ref().map_or(known.new, |before| before.new);
-        self.known = Some(without_words(Known { new, ..known }));
+        self.known = Some(without_words(ObjectRow { new, ..known }));
         for index in &decision.changed {
             let Some(job) = after.jobs.get(index) else { continue };
             let mut job = job.clone();
@@ -68,7 +68,7 @@ impl Rows {
             }
             self.jobs.insert(*index, job);
         }
-        for Change { index, now, .. } in &decision.wishes {
+        for ActionUpdate { index, now, .. } in &decision.details.action_updates {
             self.wishes.retain(|other, _| other != *index);
             if let Some(wished) = now {
                 self.wishes.insert(*index, wished.clone());
@@ -76,11 +76,11 @@ impl Rows {
         }
         for (submission, _, fate) in &mut self.submissions {
             submission.absent |=
-                decision.absent.is_some_and(|attempt| submission.attempt <= attempt) && *fate == Fate::Open;
-            if decision.settled.is_some_and(|attempt| submission.attempt <= attempt) && *fate == Fate::Open {
+                decision.details.absent.is_some_and(|attempt| submission.attempt <= attempt) && *fate == Fate::Open;
+            if decision.details.settled.is_some_and(|attempt| submission.attempt <= attempt) && *fate == Fate::Open {
                 *fate = Fate::Settled;
                 // Nothing of it but its number, its jobs and its witness is read any more.
-                submission.not_after = Timestamp(0);
+                submission.submitter_deadline = Timestamp(0);
                 submission.dead_since = None;
             }
         }
@@ -99,7 +99,7 @@ impl Rows {
     }
 
     /// How a request ended.
-    pub fn resolve(&mut self, key: &RequestKey, at: Timestamp, failure: Option<Failure>, fetched: &Indices) {
+    pub fn resolve(&mut self, key: &RequestKey, at: Timestamp, failure: Option<RequestFailure>, fetched: &Indices) {
         let failures = u32::from(failure.is_some());
         let last =
             LastRequest { attempt: Attempt(0), step: 1, started: Timestamp(0), finished: Some(at), failure, failures };
@@ -123,7 +123,7 @@ impl Rows {
         for (submission, _, fate) in &mut self.submissions {
             if submission.attempt == key.attempt && *fate == Fate::Open {
                 submission.dead_since = Some(at);
-                submission.not_after = Timestamp(0);
+                submission.submitter_deadline = Timestamp(0);
                 submission.refusal = refusal.map(str::to_owned);
                 if not_run {
                     *fate = Fate::NotRun;
@@ -136,11 +136,11 @@ impl Rows {
             if replaced && !not_run && *fate == Fate::Open {
                 *fate = Fate::Superseded;
                 // Nothing of it but its number, its jobs and its witness is read any more.
-                submission.not_after = Timestamp(0);
+                submission.submitter_deadline = Timestamp(0);
                 submission.dead_since = None;
             }
         }
-        let stopped = || Failure { reason: "Stopped".to_owned(), message: String::new() };
+        let stopped = || RequestFailure { reason: "OperatorStopping".to_owned(), message: String::new() };
         self.resolve(key, at, not_run.then(stopped), &Indices::default());
     }
 }
@@ -157,7 +157,7 @@ impl Ledger {
 }
 
 /// Words, and moments that no decision looks at, are left out.
-fn without_words(mut known: Known) -> Known {
+fn without_words(mut known: ObjectRow) -> ObjectRow {
     known.started = known.started.map(|_| Timestamp(0));
     if let Some(cut) = &mut known.cut_short {
         cut.at = Timestamp(0);

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use htc_operator::api::Reason;
-use htc_operator::machine::decide::{Action as Deed, Look, decide};
-use htc_operator::machine::facts::{
-    Answer, Claim, Earlier, Evidence, Facts, History, InFlight, Known, Listed, Object, Past, Published, Queue, Reach,
-    Record, Spec, SpecRefused, Unknown, Unreadable, Why,
+use htc_machine::condition::Reason;
+use htc_machine::decide::{Action as Deed, Polling, decide};
+use htc_machine::facts::{
+    Answer, Claim, EarlierAnswer, Evidence, Facts, History, HistoryReach, InFlight, Listed, Object, ObjectRow, Past,
+    Published, QueryError, QueryErrorKind, QueueAnswer, Record, Spec, SpecRefused, Unreadable,
 };
-use htc_operator::machine::phase::Phase;
-use htc_operator::machine::room::room;
-use htc_operator::machine::{
-    Birthdate, Indices, Kind, Request, RequestKey, Rules, SchedDate, ScheddName, Settings, Timestamp, Work,
+use htc_machine::phase::Phase;
+use htc_machine::quota_usage::quota_usage;
+use htc_machine::{
+    Birthdate, Indices, Request, RequestKey, RequestKind, Rules, SchedDate, ScheddName, Settings, Timestamp, Work,
 };
 
 use crate::shared::Shared;
@@ -84,11 +84,12 @@ impl Model {
         let now = world.tick();
         let decision = decide(&facts, now, &self.settings_of(world, object), &self.rules).unwrap();
         let mut broken = None;
-        let known = decision.after.as_ref().and_then(|after| after.known.as_ref());
-        let room = self.scene.room.map(|_| self.heard(room(&facts, &decision, &self.rules), &facts.record));
-        let gives_back = room.as_ref().map(|room| room.gives_back.clone()).unwrap_or_default();
-        let news = !decision.changed.is_empty() || !decision.wishes.is_empty() || !gives_back.is_empty();
-        if known.is_some() && (known != facts.record.known.as_ref() || news) {
+        let known = decision.after.as_ref().and_then(|after| after.row.as_ref());
+        let room = self.scene.room.map(|_| self.heard(quota_usage(&facts, &decision, &self.rules), &facts.record));
+        let gives_back = room.as_ref().map(|room| room.returned.clone()).unwrap_or_default();
+        let news =
+            !decision.changed.is_empty() || !decision.details.action_updates.is_empty() || !gives_back.is_empty();
+        if known.is_some() && (known != facts.record.row.as_ref() || news) {
             let schedd = world.schedd.name.clone();
             let rows = &mut world.operators[op].ledger.rows[place];
             broken = rows.save(&decision, &schedd);
@@ -114,9 +115,9 @@ impl Model {
             }
         }
         self.watch_reports(world, (op, object), &facts.evidence, &facts.record.reports, &decision);
-        watch(&mut world.operators[op].memory, place, decision.look.clone());
+        watch(&mut world.operators[op].memory, place, decision.details.polling.clone());
         match decision.action {
-            Deed::Hand(Request { work: Work::AttachFinalizer, .. }) => {
+            Deed::Dispatch(Request { work: Work::AttachFinalizer, .. }) => {
                 if writes == Writes::Done && world.object(object) == Some(&*view) {
                     let claim = Some(world.operators[op].ledger.id);
                     if let Some(job) = world.object_mut(object) {
@@ -127,7 +128,7 @@ impl Model {
                 }
                 return;
             }
-            Deed::Hand(Request { work: Work::ReleaseFinalizer(_), .. }) => {
+            Deed::Dispatch(Request { work: Work::ReleaseFinalizer(_), .. }) => {
                 if writes == Writes::Done && world.object(object) == Some(&*view) {
                     self.release(world, object, tell);
                 }
@@ -135,9 +136,9 @@ impl Model {
                 world.operators[op].memory.strangers[place] = None;
                 return;
             }
-            Deed::Hand(request) => {
+            Deed::Dispatch(request) => {
                 tell.say(|| format!("    hands over: {}", asked(&request)));
-                let over = |known: &Known| known.phase == Phase::Terminating || known.released;
+                let over = |known: &ObjectRow| known.phase == Phase::Terminating || known.released;
                 if matches!(request.work, Work::Submit(..)) && known.is_some_and(over) {
                     world.breaks(Broken::SubmittedDeleted);
                 }
@@ -178,7 +179,7 @@ impl Model {
             Claim::None if !view.finalizer => Past::Continuous,
             claim => past(world, op, object, claim, !self.broken.no_wait_for_strangers),
         };
-        let inherited = self.inherited(world, op, object);
+        let unadopted = self.is_unadopted(view);
         let drained = self.is_drained(world, op, object, &record);
         let queue = self.queue_of(world, op, &record, drained);
         let spec = Spec {
@@ -198,7 +199,7 @@ impl Model {
         let object = Object {
             uid: uid(object),
             deleting: view.deleting,
-            finalizer: view.finalizer || (view.deleting && self.is_held(false)),
+            finalizer: view.finalizer || unadopted || (view.deleting && self.is_held(false)),
             claim,
             spec,
             output: String::new(),
@@ -207,7 +208,7 @@ impl Model {
             abandon: false,
             submit_again: false,
             may_rerun: self.scene.retries,
-            inherited,
+            unadopted,
         };
         Facts {
             object,
@@ -226,7 +227,7 @@ impl Model {
     fn settings_of(&self, world: &World, object: u8) -> Settings {
         let pause =
             if world.pausing[usize::from(object)] { Duration::from_millis(FAR.unsigned_abs()) } else { Duration::ZERO };
-        Settings { pause_first: pause, pause_max: pause, ..self.settings.clone() }
+        Settings { backoff_first: pause, backoff_max: pause, ..self.settings.clone() }
     }
 
     /// As it is in the spec, or as a broken variant takes it.
@@ -265,9 +266,9 @@ impl Model {
         if submitted && !self.broken.reads_items_again {
             return Ok(Spec { refused: Some(SpecRefused::invalid(String::new())), ..spec });
         }
-        if !view.finalizer || view.deleting || record.known.is_none() {
+        if !view.finalizer || view.deleting || record.row.is_none() {
             let (reason, message) = (Reason::Waiting, String::new());
-            return Err(Unreadable { reason, message, again: Some(Duration::ZERO) });
+            return Err(Unreadable { reason, message, requeue_after: Some(Duration::ZERO) });
         }
         world.operators[op].ledger.rows[place].items = Some(world.config_maps[place]);
         Ok(spec)
@@ -288,7 +289,7 @@ impl Model {
     fn publish(&self, world: &mut World, object: u8, view: &HtcJob, after: &Record) {
         let asked = world.schedd.name.clone();
         let Some(old) = world.object(object).map(|job| job.published.clone()) else { return };
-        let phase = after.known.as_ref().map(|known| known.phase).max(view.published.phase);
+        let phase = after.row.as_ref().map(|known| known.phase).max(view.published.phase);
         if self.crd_rules && old.phase > phase {
             return;
         }
@@ -313,13 +314,12 @@ impl Model {
         let objects = world.objects.len();
         let asked_at = world.tick();
         let empty = || vec![std::sync::Arc::default(); objects];
-        let ids_known = self.knows_old_ids(world, op);
         let (birthdate, ads) = match voice {
-            Voice::Schedd => (world.schedd.birthdate, world.schedd.ads(objects, ids_known)),
+            Voice::Schedd => (world.schedd.birthdate, world.schedd.ads(objects)),
             Voice::Blind => (world.schedd.birthdate, empty()),
             Voice::Other(birthdate) => (birthdate, empty()),
             Voice::Nobody => {
-                let unknown = Unknown { why: Why::ScheddUnreachable, message: "no answer".to_owned() };
+                let unknown = QueryError { kind: QueryErrorKind::ScheddUnreachable, message: "no answer".to_owned() };
                 for watched in world.operators[op].memory.watched.iter_mut().flatten() {
                     watched.evidence.queue = Answer::Unknown(unknown.clone());
                 }
@@ -332,10 +332,10 @@ impl Model {
             _ => asked_at,
         };
         memory.birthdate = Some((birthdate, steady));
-        let wanted: BTreeMap<u8, Reach> = (0..)
+        let wanted: BTreeMap<u8, HistoryReach> = (0..)
             .zip(&memory.watched)
             .filter_map(|(object, watched)| match watched.as_ref().map(|watched| &watched.look) {
-                Some(Look::Every { history: Some(reach), .. }) => Some((object, reach.clone())),
+                Some(Polling::Always { history: Some(reach), .. }) => Some((object, reach.clone())),
                 _ => None,
             })
             .collect();
@@ -357,16 +357,15 @@ impl Model {
     /// Asks history alone about one object, after the answer of the queue that it has.
     pub fn look_into_history(&self, world: &mut World, op: usize, object: u8) {
         let asked_at = world.tick();
-        let ids_known = self.knows_old_ids(world, op);
         let schedd = &world.schedd;
         let Some(watched) = &mut world.operators[op].memory.watched[usize::from(object)] else { return };
-        let Look::Every { history: Some(wanted), .. } = &watched.look else { return };
+        let Polling::Always { history: Some(wanted), .. } = &watched.look else { return };
         let there = |id: &String| schedd.history.iter().any(|former| former.id == *id);
-        let reaches = Reach {
+        let reaches = HistoryReach {
             witnesses: wanted.witnesses.iter().filter(|id| there(id)).cloned().collect(),
             date: wanted.date.filter(|_| schedd.reaches_the_beginning()),
         };
-        let ads = schedd.former(object, ids_known);
+        let ads = schedd.former(object);
         watched.evidence.history = Answer::Known(History { asked_at, reaches, ads });
     }
 
@@ -374,7 +373,6 @@ impl Model {
     pub fn finish_look(&self, world: &mut World, op: usize, look: PendingLook, voice: Voice) {
         let asked_at = world.tick();
         let schedd = world.schedd.clone();
-        let ids_known = self.knows_old_ids(world, op);
         let memory = &mut world.operators[op].memory;
         let Some((_, steady_since)) = memory.birthdate else { return };
         for (object, watched) in memory.watched.iter_mut().enumerate() {
@@ -382,15 +380,15 @@ impl Model {
             let PendingLook { asked_at: queue_asked, birthdate, ads, wanted } = &look;
             let queue_asked = if self.broken.dates_answers_late { asked_at } else { *queue_asked };
             let asked_at = Timestamp(asked_at.0 + 1);
-            let queue = Queue {
+            let queue = QueueAnswer {
                 asked_at: queue_asked,
                 birthdate: *birthdate,
                 steady_since,
                 ads: ads[object].clone(),
-                nameless: Arc::default(),
+                unlabelled: Arc::default(),
                 before: match &watched.evidence.queue {
                     Answer::Known(before) if before.birthdate == *birthdate => {
-                        Some(Earlier::new(before.asked_at, &before.ads))
+                        Some(EarlierAnswer::new(before.asked_at, &before.ads))
                     }
                     Answer::Known(_) | Answer::Unknown(_) => None,
                 },
@@ -400,11 +398,11 @@ impl Model {
             let Some(wanted) = wanted.get(&number) else { continue };
             let there = |id: &String| schedd.history.iter().any(|former| former.id == *id);
             let other = matches!(voice, Voice::Other(_));
-            let reaches = Reach {
+            let reaches = HistoryReach {
                 witnesses: wanted.witnesses.iter().filter(|id| !other && there(id)).cloned().collect(),
                 date: wanted.date.filter(|_| !other && schedd.reaches_the_beginning()),
             };
-            let ads = if other { std::sync::Arc::from([]) } else { schedd.former(number, ids_known) };
+            let ads = if other { std::sync::Arc::from([]) } else { schedd.former(number) };
             watched.evidence.history = Answer::Known(History { asked_at, reaches, ads });
         }
     }
@@ -435,18 +433,18 @@ fn past(world: &mut World, op: usize, object: u8, claim: Claim, waits: bool) -> 
     Past::Unknown { settled: (settles.0 < FAR).then_some(settles) }
 }
 
-fn watch(memory: &mut Shared<Memory>, place: usize, look: Look) {
+fn watch(memory: &mut Shared<Memory>, place: usize, look: Polling) {
     let look = match look {
-        Look::Every { history, .. } => Look::Every { history, soon: false },
+        Polling::Always { history, .. } => Polling::Always { history, urgent: false },
         look => look,
     };
-    if look == memory.watched[place].as_ref().map_or(Look::Nothing, |watched| watched.look.clone()) {
+    if look == memory.watched[place].as_ref().map_or(Polling::Off, |watched| watched.look.clone()) {
         return;
     }
-    if look == Look::Nothing {
+    if look == Polling::Off {
         memory.watched[place] = None;
     } else {
-        let unasked = || Watched { look: Look::Nothing, evidence: Evidence::none() }.into();
+        let unasked = || Watched { look: Polling::Off, evidence: Evidence::none() }.into();
         memory.watched[place].get_or_insert_with(unasked).look = look;
     }
 }
@@ -488,11 +486,14 @@ impl Memory {
 /// Which worker serves a request.
 pub fn lane(request: &Request) -> Lane {
     match request.key.kind {
-        Kind::Submit => Lane::Submit,
-        Kind::Hold | Kind::Release => Lane::Hold,
-        Kind::Fetch => Lane::Fetch,
-        Kind::Tidy | Kind::Adopt => Lane::Tidy,
-        Kind::Remove | Kind::AttachFinalizer | Kind::ReleaseFinalizer | Kind::DeleteObject => Lane::Remove,
+        RequestKind::Submit => Lane::Submit,
+        RequestKind::Hold | RequestKind::Release => Lane::Hold,
+        RequestKind::Fetch => Lane::Fetch,
+        RequestKind::Tidy => Lane::Tidy,
+        RequestKind::Remove
+        | RequestKind::AttachFinalizer
+        | RequestKind::ReleaseFinalizer
+        | RequestKind::DeleteObject => Lane::Remove,
     }
 }
 
@@ -512,7 +513,6 @@ pub fn asked(request: &Request) -> String {
         Work::ReleaseJobs(ids) => format!("release {ids:?} of {object}"),
         Work::Fetch(indices) => format!("fetch the output of jobs {indices} of {object}"),
         Work::Tidy(indices) => format!("let jobs {indices} of {object} leave the queue"),
-        Work::Adopt(_) => format!("adopt the jobs of {object} that the Go operator submitted"),
         Work::AttachFinalizer => format!("attach the finalizer of {object}"),
         Work::ReleaseFinalizer(_) => format!("release the finalizer of {object}"),
         Work::DeleteObject => format!("delete {object}"),

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use htc_operator::api::{ConditionStatus, ConditionType};
-use htc_operator::machine::Index;
-use htc_operator::machine::facts::{Job, JobState, JobStatus};
-use htc_operator::machine::outcome::Outcome;
-use htc_operator::machine::phase::Phase;
-use htc_operator::machine::{Request, Work};
+use htc_machine::Index;
+use htc_machine::condition::{ConditionStatus, ConditionType};
+use htc_machine::facts::{Job, JobState, JobStatus};
+use htc_machine::outcome::Outcome;
+use htc_machine::phase::Phase;
+use htc_machine::{Request, Work};
 use stateright::Property;
 
 use crate::condor::{CondorJob, Files};

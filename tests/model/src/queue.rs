@@ -1,13 +1,13 @@
 //! A queue that all objects are in: what `queue::state` keeps, and what the keeper does with it. Or Kueue, which admits whole objects and
 //! takes that back at any time: its quota is free again when the operator gives it back.
 
-use htc_operator::api::Reason;
-use htc_operator::machine::Indices;
-use htc_operator::machine::facts::{Job, JobState, JobStatus, QueueWait, Queued, Record};
-use htc_operator::machine::phase::Phase;
-use htc_operator::machine::room::Room;
-use htc_operator::queue::admit::{Claim, Order, Terms, admit};
-use htc_operator::queue::{Amounts, Limits, Resource};
+use htc_machine::Indices;
+use htc_machine::admission::{AdmissionOrder, QueuePolicy, QuotaCandidate, admit};
+use htc_machine::amounts::{Amounts, QuotaLimits, Resource};
+use htc_machine::condition::Reason;
+use htc_machine::facts::{Job, JobState, JobStatus, QueueFacts, QueueWait, Record};
+use htc_machine::phase::Phase;
+use htc_machine::quota_usage::QuotaUsage;
 
 use crate::bounds::Trouble;
 use crate::shared::Shared;
@@ -73,7 +73,7 @@ impl Queue {
     pub fn start(rows: &[Shared<Rows>]) -> Self {
         let entry = |rows: &Shared<Rows>| {
             let record = rows.load();
-            let known = record.known.as_ref().is_some_and(|known| !known.released);
+            let known = record.row.as_ref().is_some_and(|known| !known.released);
             known.then(|| Entry { uses: record.in_use(), granted: record.granted, ..Entry::default() })
         };
         let entries = rows.iter().map(entry).collect();
@@ -81,11 +81,11 @@ impl Queue {
     }
 
     /// As `Queues::decided` does. `granted`: as the record had it before.
-    pub fn decided(&mut self, place: usize, granted: &Indices, room: &Room) {
+    pub fn decided(&mut self, place: usize, granted: &Indices, room: &QuotaUsage) {
         let entry = self.entries[place].get_or_insert_with(|| Entry { granted: granted.clone(), ..Entry::default() });
-        entry.granted = entry.granted.without(&room.gives_back);
-        (entry.uses, entry.unknown) = (room.uses.clone(), room.unknown);
-        entry.asks = room.asks.without(&entry.granted);
+        entry.granted = entry.granted.without(&room.returned);
+        (entry.uses, entry.unknown) = (room.used.clone(), room.usage_unknown);
+        entry.asks = room.requested.without(&entry.granted);
         self.looked[place] = true;
     }
 
@@ -107,18 +107,18 @@ impl Memory {
 }
 
 impl Model {
-    fn claims(queue: &Queue) -> Vec<Claim> {
-        let of = |(object, entry): (u8, &Entry)| Claim {
+    fn claims(queue: &Queue) -> Vec<QuotaCandidate> {
+        let of = |(object, entry): (u8, &Entry)| QuotaCandidate {
             uid: uid(object),
             namespace: "n".into(),
             priority: 0,
             created: i64::from(object),
-            each: Amounts::of(&[(Resource::Jobs, 1)]),
+            per_job: Amounts::of(&[(Resource::Jobs, 1)]),
             uses: entry.in_use().len() as u64,
             unknown: 0,
-            last: 0,
-            passed: 0,
-            asks: entry.asks.clone(),
+            last_grant: 0,
+            times_skipped: 0,
+            requested: entry.asks.clone(),
         };
         Self::entries(queue).map(of).collect()
     }
@@ -144,11 +144,11 @@ impl Model {
         }
         let is_there = self.sight(world, op) == Sight::There;
         let Some(jobs) = self.scene.room.filter(|_| is_there && memory.queue_begun()) else { return Vec::new() };
-        let terms = Terms {
-            order: Order::StrictFifo,
+        let terms = QueuePolicy {
+            order: AdmissionOrder::StrictFifo,
             stopped: false,
-            quota: Limits::of(&[(Resource::Jobs, jobs)]),
-            per_namespace: Limits::default(),
+            quota: QuotaLimits::of(&[(Resource::Jobs, jobs)]),
+            per_namespace: QuotaLimits::default(),
         };
         let claims = Self::claims(&memory.queue);
         let grants = admit(&terms, &claims).grants.into_iter();
@@ -173,18 +173,18 @@ impl Model {
     }
 
     /// As `queue::line` has it: what was in the queue is out of it while that is gone, and what is not known to be in none waits.
-    pub fn queue_of(&self, world: &World, op: usize, record: &Record, drained: bool) -> Option<Queued> {
+    pub fn queue_of(&self, world: &World, op: usize, record: &Record, drained: bool) -> Option<QueueFacts> {
         self.scene.room?;
-        let there = Queued { queue: "q".to_owned(), drained, ..Queued::default() };
-        let was_in = record.known.as_ref().is_some_and(|known| known.queue.is_some());
+        let there = QueueFacts { queue: "q".to_owned(), drained, ..QueueFacts::default() };
+        let was_in = record.row.as_ref().is_some_and(|known| known.last_queue.is_some());
         match self.sight(world, op) {
             Sight::There => Some(there),
             Sight::NotYet if self.broken.takes_unknown_for_none => None,
-            Sight::NotYet => Some(Queued { closed: true, ..there }),
+            Sight::NotYet => Some(QueueFacts { closed: true, ..there }),
             Sight::Gone if !was_in => None,
             Sight::Gone => {
-                let waits = QueueWait { reason: Reason::Misconfigured, message: String::new(), place: None };
-                Some(Queued { closed: true, waits: Some(waits), ..there })
+                let waits = QueueWait { reason: Reason::Misconfigured, message: String::new(), position: None };
+                Some(QueueFacts { closed: true, wait: Some(waits), ..there })
             }
         }
     }
@@ -245,14 +245,14 @@ impl Model {
     }
 
     /// Without the rule, what a job reports of its end frees its room.
-    pub fn heard(&self, room: Room, record: &Record) -> Room {
+    pub fn heard(&self, room: QuotaUsage, record: &Record) -> QuotaUsage {
         if !self.broken.frees_by_report {
             return room;
         }
         let over = |job: &Job| record.reports.get(&job.id).is_some_and(|report| report.ended.is_some());
         let over: Indices = record.jobs.iter().filter(|(_, job)| over(job)).map(|(index, _)| *index).collect();
         let freed = record.granted.iter().filter(|index| over.contains(*index)).collect();
-        Room { uses: room.uses.without(&over), gives_back: Indices::union(&[room.gives_back, freed]), ..room }
+        QuotaUsage { used: room.used.without(&over), returned: Indices::union(&[room.returned, freed]), ..room }
     }
 
     /// What Kueue could admit now.
@@ -305,7 +305,7 @@ impl Model {
     pub fn keeps_to_room(&self, world: &World) -> bool {
         let Some(room) = self.scene.room else { return true };
         let open = world.queued().filter(|job| {
-            let held = job.ad.status == JobStatus::Held && job.ad.hold.waits_for_room();
+            let held = job.ad.status == JobStatus::Held && job.ad.hold.awaits_quota();
             let free = world.seen.lines[usize::from(job.object)] == Some(false);
             let over = matches!(job.ad.status, JobStatus::Completed | JobStatus::Removed);
             !over && !held && !free && !job.overdue && !job.late()

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use htc_operator::machine::facts::{Ad, Answer, End, Evidence, JobState, JobStatus, Report};
-use htc_operator::machine::outcome::Outcome;
-use htc_operator::machine::{Decision, Index, JobId, Timestamp};
+use htc_machine::facts::{Ad, Answer, Evidence, JobState, JobStatus, Report, ReportedEnd};
+use htc_machine::outcome::Outcome;
+use htc_machine::{Decision, Index, JobId, Timestamp};
 
 use crate::steps::Model;
 use crate::story::Teller;
@@ -113,7 +113,7 @@ impl Rows {
             match event.ended {
                 None => report.started = Some(stored.at),
                 Some(_) if stored.refuted => report.ended = None,
-                Some(code) => report.ended = Some(End { at: stored.at, code }),
+                Some(code) => report.ended = Some(ReportedEnd { at: stored.at, code }),
             }
         }
         told
@@ -129,7 +129,7 @@ impl Rows {
             .map(|job| job.id)
             .collect();
         for (event, stored) in &mut self.reports {
-            stored.refuted |= event.ended.is_some() && decision.refuted.contains(&event.job);
+            stored.refuted |= event.ended.is_some() && decision.details.refuted.contains(&event.job);
             if over.contains(&event.job) {
                 stored.settled = true;
                 // Nobody reads it any more.
@@ -185,7 +185,7 @@ impl Model {
                 }
             }
         }
-        for id in &decision.refuted {
+        for id in &decision.details.refuted {
             let heard = told.get(id).and_then(|report| report.ended).map(|end| end.at);
             let which = rows.reports.iter().find(|(event, stored)| event.job == *id && Some(stored.at) == heard);
             let so =

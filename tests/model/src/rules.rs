@@ -2,21 +2,20 @@
 
 use std::time::Duration;
 
-use htc_operator::machine::Rules;
-use rstest::rstest;
-
-use crate::bounds::{GoOperator, Refusal, Scene, Trouble};
-use crate::steps::Model;
-use crate::{Found, explore};
-
 use Trouble::{
     BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, Evict, HalfSubmission, HangingTransfer,
     LimitPasses, LingeringRemoval, LostLedger, NewItems, NoTrace, OldObjects, OtherName, OtherSchedd, QueueGoes,
     RemovedByHand, Reset, Rotation, SecondOperator, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails,
     Suspend, Wish,
 };
+use htc_machine::Rules;
+use rstest::rstest;
 
-const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
+use crate::bounds::{GoOperator, Refusal, Scene, Trouble};
+use crate::steps::Model;
+use crate::{Found, explore};
+
+const ADMIN: &[&str] = &["HistoryTooShort", "JobsLost", "QueueLost"];
 
 fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
     Scene { admins: ADMIN, ..Scene::new("", &[1], troubles, kinds) }
@@ -145,14 +144,14 @@ fn scene(troubles: u8, kinds: &'static [Trouble]) -> Scene {
 #[case::only_htcondor_completes(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.only_htcondor_completes = false)]
 #[case::htcondor_is_right(reporting(1, &[DyingNode]), |model: &mut Model| model.rules.htcondor_is_right = false)]
 #[case::ask_after_report(reporting(0, &[]), |model: &mut Model| model.rules.ask_after_report = false)]
-#[case::inherited_is_presence(left_unwritten(0), |model: &mut Model| model.rules.inherited_is_presence = false)]
-#[case::inherited_is_presence_until_gone(left_unwritten(1), |model: &mut Model| {
+#[case::adopted_first(left_unwritten(0), |model: &mut Model| model.rules.adopted_first = false)]
+#[case::adopted_first_until_gone(left_unwritten(1), |model: &mut Model| {
     // What it would submit meanwhile is told above.
     model.told.lock().unwrap().insert(crate::properties::ONCE);
-    model.rules.inherited_is_presence = false;
+    model.rules.adopted_first = false;
 })]
 #[case::wait_for_strangers(scene(1, &[LostLedger]), |model: &mut Model| model.broken.no_wait_for_strangers = true)]
-fn without_it_a_promise_breaks(#[case] scene: Scene, #[case] sabotage: fn(&mut Model)) {
+fn each_mutant_breaks_a_promise(#[case] scene: Scene, #[case] sabotage: fn(&mut Model)) {
     let found = [false, true].map(|watches_the_end| {
         let mut model = Model::new(scene.clone(), Rules::ALL);
         model.watches_the_end = watches_the_end;
@@ -170,10 +169,10 @@ fn without_it_a_promise_breaks(#[case] scene: Scene, #[case] sabotage: fn(&mut M
 
 /// Ends that only an admin can bring about: each is said in a condition, and the checker shows how it comes to it.
 #[rstest]
-#[case::history_too_short(scene(3, &[RemovedByHand, Rotation]), &["QueueLost", "Lost"])]
-#[case::queue_lost(scene(1, &[Reset]), &["HistoryTooShort", "Lost"])]
+#[case::history_too_short(scene(3, &[RemovedByHand, Rotation]), &["QueueLost", "JobsLost"])]
+#[case::queue_lost(scene(1, &[Reset]), &["HistoryTooShort", "JobsLost"])]
 #[case::lost(scene(2, &[LostLedger, Reset]), &["HistoryTooShort", "QueueLost"])]
-fn without_an_admin_it_never_ends(#[case] scene: Scene, #[case] others: &'static [&'static str]) {
+fn htcjob_never_ends_without_an_admin(#[case] scene: Scene, #[case] others: &'static [&'static str]) {
     let found = explore(Model::new(Scene { admins: others, ..scene }, Rules::ALL));
     let [(promise, story)] = found.stories.as_slice() else { panic!("it ends in {} states", found.states) };
     assert_eq!(*promise, crate::properties::END);

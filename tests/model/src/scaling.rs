@@ -5,8 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use htc_operator::pools::managed::groups::scale_all;
-use htc_operator::pools::managed::scale::{Answer, Deaths, Drain, Evidence, Goal, Plan, Pod, Slot, Worker};
+use htc_machine::scaling::{
+    AnswerQuality, Drain, EarlyExits, Goal, PodState, ScalePlan, SlotState, Worker, WorkerEvidence,
+};
+use htc_machine::worker_groups::scale_all;
 use rstest::rstest;
 use stateright::{Checker as _, HasDiscoveries, Model, Property};
 
@@ -28,11 +30,11 @@ struct World {
     /// Jobs that wait for a worker.
     waiting: u8,
     /// What the collector has heard of startds, by the ids of their pods.
-    ads: BTreeMap<u8, Slot>,
+    ads: BTreeMap<u8, SlotState>,
     /// It has begun a short while ago.
     young: bool,
     /// Its last answer.
-    answer: Option<(Answer, BTreeMap<u8, Slot>)>,
+    answer: Option<(AnswerQuality, BTreeMap<u8, SlotState>)>,
     /// Workers that were asked for and are not shown yet, and whether the API server has said that it made them.
     made: BTreeMap<u32, bool>,
     /// Pods whose startds have accepted to drain.
@@ -153,11 +155,11 @@ impl World {
     }
 
     /// How the startds are.
-    fn startds(&self) -> BTreeMap<u8, Slot> {
+    fn startds(&self) -> BTreeMap<u8, SlotState> {
         let slot = |real: &Real| match (real.draining, real.busy) {
-            (true, _) => Slot::Draining,
-            (false, true) => Slot::Busy,
-            (false, false) => Slot::Idle { since: NOW },
+            (true, _) => SlotState::Draining,
+            (false, true) => SlotState::Busy,
+            (false, false) => SlotState::Idle { since: NOW },
         };
         let heard = self.pods.values().filter(|real| real.phase == Phase::Running && !real.deaf);
         heard.map(|real| (real.id, slot(real))).collect()
@@ -185,7 +187,7 @@ impl World {
 
     /// What the answer says of workers that are absent: that they are not, or that they still are.
     fn confirm(&mut self) {
-        let Some((Answer::Known, ads)) = &self.answer else { return };
+        let Some((AnswerQuality::Known, ads)) = &self.answer else { return };
         self.absent.retain(|id, _| !ads.contains_key(id));
         self.absent.values_mut().for_each(|absence| absence.again = true);
     }
@@ -193,7 +195,7 @@ impl World {
     /// Whether the answer does not name this worker, which is shown as one that runs. One that is not deaf does not stay so for long without
     /// any trouble.
     fn is_missed(&self, number: u32) -> bool {
-        let Some((Answer::Known, ads)) = &self.answer else { return false };
+        let Some((AnswerQuality::Known, ads)) = &self.answer else { return false };
         self.shown.get(&number).is_some_and(|real| {
             let counts = !self.drained.contains(&real.id) && !self.absent.contains_key(&real.id);
             real.phase == Phase::Running && counts && !ads.contains_key(&real.id) && (real.deaf || self.troubles > 0)
@@ -206,7 +208,7 @@ impl Workers {
         if self.follows {
             let running = world.pods.values().filter(|real| real.busy).count();
             let needed = u32::try_from(running).unwrap() + u32::from(world.waiting);
-            Goal::Follow { needed, min: 0, max: MOST, after: AFTER }
+            Goal::Autoscale { needed, min: 0, max: MOST, scale_down_after: AFTER }
         } else {
             Goal::Replicas(world.replicas)
         }
@@ -217,46 +219,52 @@ impl Workers {
     }
 
     /// What the operator sees.
-    fn evidence(&self, world: &World, long: bool) -> Evidence {
+    fn evidence(&self, world: &World, long: bool) -> WorkerEvidence {
         let since = if long { NOW - AFTER } else { NOW };
         let (answer, ads) = match &world.answer {
-            Some((_, ads)) if self.broken.believes_the_young => (Answer::Known, Some(ads)),
+            Some((_, ads)) if self.broken.believes_the_young => (AnswerQuality::Known, Some(ads)),
             Some((answer, ads)) => (*answer, Some(ads)),
-            None => (Answer::Unknown, None),
+            None => (AnswerQuality::Unknown, None),
         };
         let slot = |real: &Real| match ads.and_then(|ads| ads.get(&real.id)) {
-            Some(Slot::Idle { .. }) => Slot::Idle { since },
+            Some(SlotState::Idle { .. }) => SlotState::Idle { since },
             Some(slot) => *slot,
             None => match world.absent.get(&real.id) {
-                Some(absence) => Slot::Absent { again: absence.again || self.broken.discards_at_once },
-                None => Slot::Unseen,
+                Some(absence) => SlotState::Absent { confirmed: absence.again || self.broken.discards_at_once },
+                None => SlotState::Unseen,
             },
         };
         let seen = |(number, real): (&u32, &Real)| {
             let pod = match real.phase {
-                Phase::Waiting => Pod::Waiting { since },
-                Phase::Running => Pod::Running,
-                Phase::Ended => Pod::Ended,
+                Phase::Waiting => PodState::Waiting { since },
+                Phase::Running => PodState::Running,
+                Phase::Ended => PodState::Ended,
             };
             let drained = world.drained.contains(&real.id);
-            Worker { number: *number, pod, slot: slot(real), current: true, drained }
+            Worker {
+                number: *number,
+                pod_state: pod,
+                slot_state: slot(real),
+                up_to_date: true,
+                drain_accepted: drained,
+            }
         };
         let made = world.made.iter().filter(|(number, _)| !world.shown.contains_key(number));
         let made = made.map(|(number, sure)| Worker {
             number: *number,
-            pod: Pod::Made { sure: *sure },
-            slot: Slot::Unseen,
-            current: true,
-            drained: false,
+            pod_state: PodState::Requested { confirmed: *sure },
+            slot_state: SlotState::Unseen,
+            up_to_date: true,
+            drain_accepted: false,
         });
-        Evidence {
+        WorkerEvidence {
             now: NOW,
             goal: self.goal(world),
             workers: world.shown.iter().map(seen).chain(made).collect(),
             answer,
-            deaths: Deaths::default(),
-            taken: BTreeSet::new(),
-            room: u32::MAX,
+            deaths: EarlyExits::default(),
+            taken_numbers: BTreeSet::new(),
+            max_create: u32::MAX,
         }
     }
 
@@ -264,19 +272,19 @@ impl Workers {
     fn look(&self, world: &mut World, long: bool, request: Request) {
         let evidence = self.evidence(world, long);
         let plan = scale_all(&BTreeMap::from([((), evidence.clone())]), self.most(world)).remove(&()).unwrap();
-        let worth = world.answer.as_ref().is_some_and(|(answer, _)| *answer == Answer::Known);
+        let worth = world.answer.as_ref().is_some_and(|(answer, _)| *answer == AnswerQuality::Known);
         if !worth && !plan.drain.is_empty() {
             world.breaks(BLIND);
         }
-        for number in &plan.remove {
+        for number in &plan.delete_ended {
             self.delete(world, *number, |_, _| true);
         }
-        for number in &plan.withdraw {
+        for number in &plan.delete_unstarted {
             // The API server refuses it for a pod that has changed.
             let blindly = self.broken.withdraws_blindly;
             self.delete(world, *number, |now, seen| blindly || now == seen);
         }
-        for number in &plan.discard {
+        for number in &plan.delete_unknown {
             let Some(absence) = world.absent.get(&world.shown[number].id).copied() else { continue };
             let (blindly, runs) = (self.broken.discards_blindly, world.pods.get(number).map(|now| now.phase));
             let goes = self.delete(world, *number, |now, _| blindly || !now.busy);
@@ -301,7 +309,7 @@ impl Workers {
         true
     }
 
-    fn drain(&self, world: &mut World, plan: &Plan) {
+    fn drain(&self, world: &mut World, plan: &ScalePlan) {
         for (number, how) in &plan.drain {
             let seen = world.shown[number];
             let Some(real) = world.pods.get_mut(number).filter(|real| real.id == seen.id) else { continue };
@@ -326,9 +334,9 @@ impl Workers {
         world.drained_ones_end();
     }
 
-    fn make(&self, world: &mut World, plan: &Plan, request: Request) {
+    fn make(&self, world: &mut World, plan: &ScalePlan, request: Request) {
         let before = world.pods.len();
-        for number in &plan.make {
+        for number in &plan.create {
             let forgets = self.broken.forgets_made;
             let number = if forgets { world.pods.keys().max().map_or(0, |last| last + 1) } else { *number };
             if !forgets {
@@ -351,7 +359,7 @@ impl Workers {
         match action {
             Action::Watch => world.watch(),
             Action::Ask => {
-                let answer = if world.young { Answer::Young } else { Answer::Known };
+                let answer = if world.young { AnswerQuality::Young } else { AnswerQuality::Known };
                 if world.answer.is_none() || !self.broken.never_asks_again {
                     world.answer = Some((answer, world.ads.clone()));
                     world.confirm();
@@ -423,7 +431,7 @@ impl Workers {
             real.id = anew(real.id).unwrap();
         }
         let renamed =
-            |ads: &BTreeMap<u8, Slot>| ads.iter().filter_map(|(id, slot)| Some((anew(*id)?, *slot))).collect();
+            |ads: &BTreeMap<u8, SlotState>| ads.iter().filter_map(|(id, slot)| Some((anew(*id)?, *slot))).collect();
         world.ads = renamed(&world.ads);
         world.answer = world.answer.as_ref().map(|(answer, ads)| (*answer, renamed(ads)));
         world.drained = world.drained.iter().filter_map(|id| anew(*id)).collect();
@@ -571,15 +579,15 @@ fn no_job_is_lost_while_workers_come_and_go(#[values(true, false)] follows: bool
 }
 
 #[rstest]
-#[case::a_pod_is_withdrawn_only_as_it_was_seen(true, LOST, Sabotage { withdraws_blindly: true, ..Sabotage::default() })]
-#[case::htcondor_looks_before_it_drains(true, LOST, Sabotage { drains_blindly: true, ..Sabotage::default() })]
-#[case::what_was_made_is_known_before_it_is_shown(true, MANY, Sabotage { forgets_made: true, ..Sabotage::default() })]
-#[case::the_collector_is_asked_again(true, END, Sabotage { never_asks_again: true, ..Sabotage::default() })]
-#[case::a_young_collector_proves_nothing(true, BLIND, Sabotage { believes_the_young: true, ..Sabotage::default() })]
-#[case::one_that_does_not_join_is_replaced(true, END, Sabotage { waits_for_the_deaf: true, ..Sabotage::default() })]
-#[case::it_goes_by_an_answer_from_after_that(true, JOINED, Sabotage { discards_at_once: true, ..Sabotage::default() })]
-#[case::and_only_if_the_schedd_has_no_job_there(true, LOST, Sabotage { discards_blindly: true, ..Sabotage::default() })]
-fn without_it_a_promise_breaks(#[case] follows: bool, #[case] promise: &str, #[case] broken: Sabotage) {
+#[case::pod_is_withdrawn_only_unchanged(true, LOST, Sabotage { withdraws_blindly: true, ..Sabotage::default() })]
+#[case::busy_startd_is_not_drained(true, LOST, Sabotage { drains_blindly: true, ..Sabotage::default() })]
+#[case::created_pod_is_remembered(true, MANY, Sabotage { forgets_made: true, ..Sabotage::default() })]
+#[case::collector_is_queried_again(true, END, Sabotage { never_asks_again: true, ..Sabotage::default() })]
+#[case::young_collector_proves_nothing(true, BLIND, Sabotage { believes_the_young: true, ..Sabotage::default() })]
+#[case::unjoined_worker_is_replaced(true, END, Sabotage { waits_for_the_deaf: true, ..Sabotage::default() })]
+#[case::unjoined_worker_is_deleted_by_a_later_answer(true, JOINED, Sabotage { discards_at_once: true, ..Sabotage::default() })]
+#[case::unjoined_worker_is_deleted_only_without_jobs(true, LOST, Sabotage { discards_blindly: true, ..Sabotage::default() })]
+fn each_mutant_breaks_a_promise(#[case] follows: bool, #[case] promise: &str, #[case] broken: Sabotage) {
     let stories = explore(Workers { follows, jobs: 2, troubles: 1, broken });
     assert!(stories.iter().any(|(told, _)| *told == promise), "{promise}: {stories:#?}");
 }

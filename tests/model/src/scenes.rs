@@ -1,11 +1,5 @@
 //! With all rules in force every promise holds, within these bounds.
 
-use htc_operator::machine::Rules;
-
-use crate::bounds::{GoOperator, Refusal, Scene, Trouble};
-use crate::steps::Model;
-use crate::{explore, full};
-
 use Trouble::{
     BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, Evict, FailingTool, HalfSubmission,
     HangingTransfer, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, NewItems, NoTrace,
@@ -13,12 +7,17 @@ use Trouble::{
     SecondOperator, Silence, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend,
     Wish,
 };
+use htc_machine::Rules;
+
+use crate::bounds::{GoOperator, Refusal, Scene, Trouble};
+use crate::steps::Model;
+use crate::{explore, full};
 
 /// Reasons of conditions that ask an admin what to do.
-const ADMIN: &[&str] = &["HistoryTooShort", "Lost", "QueueLost"];
+const ADMIN: &[&str] = &["HistoryTooShort", "JobsLost", "QueueLost"];
 
 /// And that items were lost, with a ledger.
-const LOST_ITEMS: &[&str] = &["HistoryTooShort", "Lost", "QueueLost", "InvalidSpec"];
+const LOST_ITEMS: &[&str] = &["HistoryTooShort", "JobsLost", "QueueLost", "InvalidSpec"];
 
 fn holds(scene: &Scene) {
     let scene = Scene { troubles: scene.troubles + u8::from(full() && !scene.kinds.is_empty()), ..scene.clone() };
@@ -49,7 +48,7 @@ fn undisturbed() {
 
 /// Every kind of trouble but those of ledgers, one at a time.
 #[test]
-fn any_one_trouble() {
+fn any_single_fault() {
     let kinds = &[
         Crash,
         SlowSubmitter,
@@ -150,14 +149,14 @@ const fn wish(name: &'static str, troubles: u8, kinds: &'static [Trouble]) -> Sc
 
 /// Users hold, release and remove single jobs, at any time.
 #[test]
-fn wishes() {
+fn requested_actions() {
     holds(&Scene { slow_jobs: true, ..wish("wishes", 2, &[Wish]) });
     holds(&Scene { in_step: !full(), ..wish("wishes and crashes", 2, &[Wish, Crash]) });
     holds(&wish("wishes and submitters", 2, &[Wish, SlowSubmitter, SlowStaging, DyingSubmitter]));
 }
 
 #[test]
-fn wishes_beside_others() {
+fn requested_actions_beside_faults() {
     holds(&Scene { slow_tools: true, ..wish("wishes and tools", 2, &[Wish, FailingTool, LostAnswer]) });
     holds(&wish("wishes beside suspend", 2, &[Wish, Suspend]));
     holds(&Scene { slow_jobs: true, ..wish("wishes beside deadlines", 2, &[Wish, Deadline]) });
@@ -257,7 +256,7 @@ fn queued() {
 }
 
 #[test]
-fn queued_beside_others() {
+fn queued_beside_faults() {
     let one_place = |name, troubles, kinds| Scene { room: Some(1), ..Scene::new(name, &[1, 1], troubles, kinds) };
     holds(&Scene { deletes: 0, slow_jobs: full(), ..one_place("one place and suspend", 1, &[Suspend]) });
     if full() {
@@ -275,7 +274,7 @@ fn queued_beside_others() {
 
 /// The first of them is refused for ever: it holds up the other only while it is tried.
 #[test]
-fn queued_behind_what_is_refused() {
+fn queued_behind_refused() {
     let behind = |name, refused, troubles, kinds| {
         let scene = Scene::new(name, &[1, 1], troubles, kinds);
         Scene { room: Some(1), refused: Some(refused), deletes: 0, ..scene }
@@ -288,7 +287,7 @@ fn queued_behind_what_is_refused() {
 
 /// Users hold, release and remove what is in a queue.
 #[test]
-fn queued_and_wished() {
+fn queued_with_requested_actions() {
     let one_place = |name, troubles, kinds| {
         let scene = Scene::new(name, &[1, 1], troubles, kinds);
         Scene { room: Some(1), deletes: 0, ..scene }
@@ -303,7 +302,7 @@ fn queued_and_wished() {
 
 /// The queue is deleted, and made again: what was in it waits meanwhile.
 #[test]
-fn queued_and_the_queue_goes() {
+fn queued_while_queue_is_deleted() {
     let one_place = |name, troubles, kinds| Scene { room: Some(1), ..Scene::new(name, &[1, 1], troubles, kinds) };
     holds(&Scene { deletes: 0, slow_jobs: full(), ..one_place("the queue goes", 1, &[QueueGoes]) });
     let alone = |name, kinds| Scene { queues: &[1], deletes: u8::from(full()), ..one_place(name, 2, kinds) };
@@ -411,7 +410,7 @@ fn inherited() {
         ("those that it has not written down", GoOperator::Unwritten),
     ] {
         let scene = Scene { in_step: true, slow_tools: true, ..Scene::new(name, &[1], 1, kinds) };
-        let admins = &["HistoryTooShort", "Lost", "QueueLost", "GoOperator"];
+        let admins = &["HistoryTooShort", "JobsLost", "QueueLost", "LegacyJobsUnknown"];
         holds(&Scene { go_operator: Some(left), admins, ..scene });
     }
 }

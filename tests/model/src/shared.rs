@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 
 use ahash::RandomState;
-use htc_operator::machine::Timestamp;
+use htc_machine::Timestamp;
 
 /// The hash of a value, by the hasher that stateright tells states apart with; the usual one took a seventh of the time.
 pub fn print(value: &impl Hash) -> u64 {

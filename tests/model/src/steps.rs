@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use htc_operator::machine::facts::{JobStatus, Listed};
-use htc_operator::machine::wishes::Wanted;
-use htc_operator::machine::worker::Step;
-use htc_operator::machine::{Birthdate, ClusterId, Index, Rules, Settings, Timestamp};
+use htc_machine::actions::JobAction;
+use htc_machine::facts::{JobStatus, Listed};
+use htc_machine::worker::WorkerStep;
+use htc_machine::{Birthdate, ClusterId, Index, Rules, Settings, Timestamp};
 use stateright::Property;
 
 use crate::bounds::{Sabotage, Scene, Trouble};
@@ -71,7 +71,7 @@ pub enum Action {
     /// The pause of an object after a submission that was refused is over.
     PauseEnds(u8),
     /// A user wants something of a job.
-    Wish(u8, Index, Wanted),
+    Wish(u8, Index, JobAction),
     Submit(usize),
     SubmitSlowly(usize),
     SubmitFirst(usize),
@@ -104,6 +104,9 @@ pub enum Action {
     NameThatIsAskedFor,
     Backup,
     RestoreObjects,
+    /// A person stops the operator, has the jobs of the Go operator adopted, and starts it again; `true`: the command dies before it claims
+    /// their objects.
+    Adopt(bool),
     /// In the second of two pools.
     There(Box<Action>),
 }
@@ -140,16 +143,16 @@ impl Model {
             output_wait: Duration::ZERO,
             birthdate_steady: Duration::from_millis(1),
             submit_max: Duration::ZERO,
-            pause_first: Duration::ZERO,
-            pause_max: Duration::ZERO,
+            backoff_first: Duration::ZERO,
+            backoff_max: Duration::ZERO,
             fetch_every: Duration::ZERO,
             keep_output: Duration::MAX,
             eager: Duration::ZERO,
             silence: Duration::ZERO,
             soon: Duration::ZERO,
             jobs_per_attempt: 100,
-            refused_more: None,
-            namespace_room: None,
+            size_refusal: None,
+            namespace_limit: None,
         };
         let queues = scene.queues;
         Self {
@@ -301,6 +304,7 @@ impl Model {
         }
         actions.extend(self.admissible(world).into_iter().map(Action::Admit));
         actions.extend(world.queue_is_gone.then_some(Action::QueueComes));
+        actions.extend(self.can_adopt(world).then_some(Action::Adopt(false)));
         if self.scene.two_operators && !world.operators[0].awake {
             actions.push(Action::Wake);
         }
@@ -326,7 +330,7 @@ impl Model {
     /// Whether the earliest limit ahead matters to nobody but to those who wait for it.
     pub fn limit_harms_nobody(world: &World, limit: Timestamp) -> bool {
         let waiting = |memory: &Shared<Memory>| {
-            memory.batches.values().any(|batch| batch.not_after == limit && batch.submitter.is_none())
+            memory.batches.values().any(|batch| batch.submitter_deadline == limit && batch.submitter.is_none())
         };
         let awake = world.operators.iter().filter(|operator| operator.awake).map(|operator| &operator.memory);
         let mut memories = awake.chain(world.other_pool().map(|pool| &pool.memory));
@@ -348,6 +352,7 @@ impl Model {
     }
 
     fn users(&self, world: &World, actions: &mut Vec<Action>) {
+        actions.extend(self.can_adopt(world).then_some(Action::Adopt(true)));
         for (object, slot) in (0..).zip(&world.objects) {
             match slot {
                 Slot::NotYet => actions.push(Action::Create(object)),
@@ -495,7 +500,7 @@ impl Model {
                 actions.push(Action::Work(op, Lane::Remove, Luck::Lingering));
             }
             Trouble::Lapse
-                if memory.batches.get(&Lane::Submit).is_some_and(|batch| batch.step == Step::CheckFenceAgain) =>
+                if memory.batches.get(&Lane::Submit).is_some_and(|batch| batch.step == WorkerStep::CheckFenceAgain) =>
             {
                 actions.push(Action::Work(op, Lane::Submit, Luck::FenceCloses));
             }

@@ -154,6 +154,8 @@ impl Model {
             Action::RemoveByHand(place) => format!("somebody removes {} with condor_rm", job(place)),
             Action::LimitPasses => "the earliest time limit of a submission passes".to_owned(),
             Action::Crash(op) => format!("{} crashes and is started again", who(op)),
+            Action::Adopt(false) => "htc-operator adopt is run, and the operator started again".to_owned(),
+            Action::Adopt(true) => "htc-operator adopt is run, and dies before it claims the objects".to_owned(),
             Action::Rotate => "history drops its oldest job".to_owned(),
             Action::Reset => "the schedd begins anew with an empty queue".to_owned(),
             Action::LoseLedger => "the ledger is lost; the operator begins with a new one".to_owned(),

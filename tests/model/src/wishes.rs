@@ -1,9 +1,9 @@
 //! Users who hold, release and remove single jobs.
 
-use htc_operator::machine::facts::{Hold, JobStatus};
-use htc_operator::machine::phase::Phase;
-use htc_operator::machine::wishes::{Wanted, Wish, Wished};
-use htc_operator::machine::{Index, JobId, Request, Work};
+use htc_machine::actions::{JobAction, RequestedAction, StoredAction};
+use htc_machine::facts::{Hold, JobStatus};
+use htc_machine::phase::Phase;
+use htc_machine::{Index, JobId, Request, Work};
 
 use crate::bounds::Trouble;
 use crate::condor::CondorJob;
@@ -12,11 +12,11 @@ use crate::world::{Broken, Rows, World};
 
 impl Rows {
     /// As `ledger::wishes` does: whether this can be wished of a job now.
-    fn takes(&self, index: Index, wanted: Wanted) -> bool {
+    fn takes(&self, index: Index, wanted: JobAction) -> bool {
         let goes_on = self.known.as_ref().is_some_and(|known| known.phase < Phase::Completed);
         let ended = self.jobs.get(&index).is_some_and(|job| job.outcome().is_some());
-        let standing = self.wishes.of(index).map(Wish::wanted);
-        goes_on && !ended && standing != Some(wanted) && standing != Some(Wanted::Remove)
+        let standing = self.wishes.of(index).map(RequestedAction::action);
+        goes_on && !ended && standing != Some(wanted) && standing != Some(JobAction::Remove)
     }
 }
 
@@ -27,7 +27,7 @@ impl Model {
             return;
         }
         self.each_job(world, |object, index, rows| {
-            let wanted = [Wanted::Hold, Wanted::Remove].into_iter().filter(|wanted| rows.takes(index, *wanted));
+            let wanted = [JobAction::Hold, JobAction::Remove].into_iter().filter(|wanted| rows.takes(index, *wanted));
             actions.extend(wanted.map(|wanted| Action::Wish(object, index, wanted)));
         });
         self.releases(world, actions);
@@ -37,9 +37,9 @@ impl Model {
     pub fn releases(&self, world: &World, actions: &mut Vec<Action>) {
         self.each_job(world, |object, index, rows| {
             let suspended = world.object(object).is_some_and(|job| job.suspend);
-            let held = rows.wishes.is(index, Wanted::Hold) && rows.takes(index, Wanted::Release);
+            let held = rows.wishes.is(index, JobAction::Hold) && rows.takes(index, JobAction::Release);
             if held && !suspended {
-                actions.push(Action::Wish(object, index, Wanted::Release));
+                actions.push(Action::Wish(object, index, JobAction::Release));
             }
         });
     }
@@ -56,16 +56,16 @@ impl Model {
     }
 
     /// A wish comes in.
-    pub fn wish(world: &mut World, object: u8, index: Index, wanted: Wanted) {
-        if wanted != Wanted::Release {
+    pub fn wish(world: &mut World, object: u8, index: Index, wanted: JobAction) {
+        if wanted != JobAction::Release {
             world.troubles = world.troubles.saturating_sub(1);
         }
-        if wanted == Wanted::Remove {
+        if wanted == JobAction::Remove {
             world.excuse(object, index);
         }
         let (leader, now) = (Self::leader(world), world.tick());
         let untold = Some("a user".to_owned());
-        let wished = Wished { number: 0, wish: Wish::new(wanted, now), untold };
+        let wished = StoredAction { number: 0, action: RequestedAction::new(wanted, now), unreported: untold };
         world.operators[leader].ledger.rows[usize::from(object)].wishes.insert(index, wished);
     }
 
@@ -76,10 +76,10 @@ impl Model {
             let loose = matches!(job.ad.status, JobStatus::Idle | JobStatus::Running);
             let recorded = rows.jobs.get(&job.ad.index).is_some_and(|known| known.id == job.ad.id);
             recorded
-                && match rows.wishes.of(job.ad.index).map(Wish::wanted) {
-                    Some(Wanted::Hold) => loose,
-                    Some(Wanted::Remove) => loose || job.ad.status == JobStatus::Held,
-                    Some(Wanted::Release) | None => false,
+                && match rows.wishes.of(job.ad.index).map(RequestedAction::action) {
+                    Some(JobAction::Hold) => loose,
+                    Some(JobAction::Remove) => loose || job.ad.status == JobStatus::Held,
+                    Some(JobAction::Release) | None => false,
                 }
         })
     }
@@ -87,14 +87,14 @@ impl Model {
     /// Whether a user wants this job to be held.
     pub fn is_held_by_user(world: &World, job: &CondorJob) -> bool {
         let rows = &world.operators[Self::leader(world)].ledger.rows[usize::from(job.object)];
-        rows.wishes.is(job.ad.index, Wanted::Hold)
+        rows.wishes.is(job.ad.index, JobAction::Hold)
     }
 
     /// What a user has held or removed must not be submitted once the operator has seen that.
     pub fn watch_submissions(world: &mut World, rows: &Rows, request: &Request) {
         let Work::Submit(indices, _) = &request.work else { return };
-        let unwanted = |(index, wished): (Index, &Wished)| {
-            wished.untold.is_none() && wished.wish.keeps_back() && indices.contains(index)
+        let unwanted = |(index, wished): (Index, &StoredAction)| {
+            wished.unreported.is_none() && wished.action.prevents_submission() && indices.contains(index)
         };
         if rows.wishes.iter().any(unwanted) {
             world.breaks(Broken::SubmittedUnwanted);
@@ -108,7 +108,7 @@ impl World {
         for job in self.schedd.queue.iter_mut().filter(|job| job.is_of(object) && ids.contains(&job.ad.id)) {
             if matches!(job.ad.status, JobStatus::Idle | JobStatus::Running) {
                 job.ad.status = JobStatus::Held;
-                job.ad.hold = Hold { code: Hold::BY_USER, subcode: Hold::WISHED, reason: String::new(), since: None };
+                job.ad.hold = Hold { code: Hold::BY_USER, subcode: Hold::FOR_USER, reason: String::new(), since: None };
             }
         }
     }

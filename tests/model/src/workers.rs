@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use htc_operator::machine::facts::{Failure, Hold, JobStatus, Submission};
-use htc_operator::machine::judge::{LockSeen, SubmitterLock, submitter_gone};
-use htc_operator::machine::request::{Scope, SubmitPermit};
-use htc_operator::machine::worker::{self, Step};
-use htc_operator::machine::{Index, Indices, Request, SchedDate, Timestamp, Work};
+use htc_machine::facts::{Hold, JobStatus, RequestFailure, Submission};
+use htc_machine::judge::{LockObservation, SubmitterLock, submitter_gone};
+use htc_machine::request::{RemovalScope, SubmitPermit};
+use htc_machine::worker;
+use htc_machine::worker::WorkerStep;
+use htc_machine::{Index, Indices, Request, SchedDate, Timestamp, Work};
 
 use crate::bounds::{Refusal, Trouble};
 use crate::condor::Submitter;
@@ -34,7 +35,7 @@ fn together(first: &Request, other: &Request) -> bool {
     let alone = |request: &Request| {
         matches!(
             request.work,
-            Work::Submit(_, SubmitPermit::Again(_)) | Work::Remove(Scope::Extra(_) | Scope::Wished(_))
+            Work::Submit(_, SubmitPermit::Again(_)) | Work::Remove(RemovalScope::Extra(_) | RemovalScope::Requested(_))
         ) || request.alone
     };
     if alone(first) || alone(other) {
@@ -74,7 +75,7 @@ impl Model {
         let batch = Batch {
             requests,
             step: worker::first(),
-            not_after: Timestamp(0),
+            submitter_deadline: Timestamp(0),
             checked: false,
             time_left: None,
             submitter: None,
@@ -92,15 +93,15 @@ impl Model {
     }
 
     /// Whether others can come between this step and the one before. Between all others nobody else could tell.
-    fn pauses_before(&self, step: Step, lane: Lane) -> bool {
+    fn pauses_before(&self, step: WorkerStep, lane: Lane) -> bool {
         let two = self.scene.two_operators;
         match step {
-            Step::CommitIntents => two && lane == Lane::Submit,
-            Step::CheckFenceAgain => two || lane == Lane::Submit,
-            Step::RunTool if lane == Lane::Submit => two,
-            Step::RunTool => !self.scene.in_step || (lane == Lane::Fetch && self.transfers_hang()),
-            Step::CommitResults => lane != Lane::Submit && self.scene.slow_tools,
-            Step::CheckFence | Step::CommitNotRun | Step::Wake => false,
+            WorkerStep::CommitIntents => two && lane == Lane::Submit,
+            WorkerStep::CheckFenceAgain => two || lane == Lane::Submit,
+            WorkerStep::RunTool if lane == Lane::Submit => two,
+            WorkerStep::RunTool => !self.scene.in_step || (lane == Lane::Fetch && self.transfers_hang()),
+            WorkerStep::CommitResults => lane != Lane::Submit && self.scene.slow_tools,
+            WorkerStep::CheckFence | WorkerStep::CommitNotRun | WorkerStep::Wake => false,
         }
     }
 
@@ -124,7 +125,7 @@ impl Model {
 
     /// Whether a transfer is under way, or what it has brought is being taken in.
     pub fn can_hang(world: &World, op: usize) -> bool {
-        let under_way = |batch: &Batch| matches!(batch.step, Step::RunTool | Step::CommitResults);
+        let under_way = |batch: &Batch| matches!(batch.step, WorkerStep::RunTool | WorkerStep::CommitResults);
         let batch = world.operators[op].memory.batches.get(&Lane::Fetch);
         batch.is_some_and(|batch| under_way(batch) && !batch.hangs && !batch.stop)
     }
@@ -144,7 +145,7 @@ impl Model {
         let batch = world.operators[op].memory.batches.get_mut(&Lane::Fetch);
         let Some(batch) = batch.filter(|batch| batch.hangs) else { return };
         batch.hangs = false;
-        batch.step = Step::CommitResults;
+        batch.step = WorkerStep::CommitResults;
         batch.ended = Some(Ended { well: false, at, fetched: BTreeSet::new() });
         self.work(world, op, Lane::Fetch, Luck::Well, tell);
     }
@@ -156,33 +157,33 @@ impl Model {
         loop {
             let step = batch.step;
             let went_well = match step {
-                Step::CheckFence => self.check_fence(world, op, &mut batch),
-                Step::CommitIntents => self.intend(world, op, &mut batch, tell),
-                Step::CheckFenceAgain => {
+                WorkerStep::CheckFence => self.check_fence(world, op, &mut batch),
+                WorkerStep::CommitIntents => self.intend(world, op, &mut batch, tell),
+                WorkerStep::CheckFenceAgain => {
                     batch.checked = world.operators[op].leads && luck != Luck::FenceCloses;
                     tell.say(|| format!("    its fence {}", if batch.checked { "holds" } else { "is refused" }));
                     batch.checked
                 }
                 // As `workers::tool_call` does: nothing comes of it, as if the operator had been killed.
-                Step::RunTool if batch.stop => {
+                WorkerStep::RunTool if batch.stop => {
                     tell.say(|| "    the transfer is stopped".to_owned());
                     true
                 }
-                Step::RunTool => {
+                WorkerStep::RunTool => {
                     waits = self.run(world, op, &mut batch, luck, tell);
                     true
                 }
-                Step::CommitResults => {
+                WorkerStep::CommitResults => {
                     if batch.ended.is_some() {
                         self.commit(world, op, &mut batch, false);
                     }
                     true
                 }
-                Step::CommitNotRun => {
+                WorkerStep::CommitNotRun => {
                     self.commit(world, op, &mut batch, true);
                     true
                 }
-                Step::Wake => {
+                WorkerStep::Wake => {
                     for request in batch.requests.drain(..) {
                         world.operators[op].memory.registry[object(&request)] = None;
                     }
@@ -234,7 +235,7 @@ impl Model {
         for request in refused {
             tell.say(|| format!("    it is not begun: {}", asked(&request)));
             let (at, place) = (world.tick(), object(&request));
-            let failure = Failure { reason: "CredentialsFailed".to_owned(), message: String::new() };
+            let failure = RequestFailure { reason: "CredentialsFailed".to_owned(), message: String::new() };
             world.operators[op].ledger.rows[place].resolve(&request.key, at, Some(failure), &Indices::default());
             world.operators[op].memory.registry[place] = None;
             world.pausing[place] = true;
@@ -256,7 +257,7 @@ impl Model {
             return false;
         }
         if submits {
-            batch.not_after = world.limit();
+            batch.submitter_deadline = world.limit();
         }
         let at = world.tick();
         let (witness, birthdate) = (world.schedd.newest(), world.schedd.birthdate);
@@ -270,7 +271,7 @@ impl Model {
                         birthdate,
                         intent_at: Timestamp(0),
                         intent_date: SchedDate(2),
-                        not_after: batch.not_after,
+                        submitter_deadline: batch.submitter_deadline,
                         dead_since: None,
                         refusal: None,
                         absent: false,
@@ -312,13 +313,13 @@ impl Model {
     pub fn gone_unseen(&self, world: &World, op: usize) -> BTreeSet<Timestamp> {
         let rows = world.operators[op].ledger.rows.iter();
         let open = rows.flat_map(|rows| &rows.submissions).filter(|(submission, _, fate)| {
-            *fate == Fate::Open && submission.dead_since.is_none() && submission.not_after != Timestamp(0)
+            *fate == Fate::Open && submission.dead_since.is_none() && submission.submitter_deadline != Timestamp(0)
         });
-        open.map(|(submission, ..)| submission.not_after)
+        open.map(|(submission, ..)| submission.submitter_deadline)
             .filter(|limit| {
                 let lock = SubmitterLock { boot: "1".to_owned(), device: 1, inode: 1, file: "1".to_owned() };
                 let (at, boot) = (Timestamp(0), lock.boot.clone());
-                let seen = LockSeen { at, boot, device: 1, inode: 1, free: !Self::lock_is_held(world, *limit) };
+                let seen = LockObservation { at, boot, device: 1, inode: 1, free: !Self::lock_is_held(world, *limit) };
                 submitter_gone(&lock, &seen, &self.rules).is_some()
             })
             .collect()
@@ -328,7 +329,7 @@ impl Model {
     fn lock_is_held(world: &World, limit: Timestamp) -> bool {
         let mut batches = world.memories().flat_map(|memory| memory.batches.values());
         world.submitting().any(|submitter| submitter.limit == limit && !submitter.overdue)
-            || batches.any(|batch| batch.not_after == limit)
+            || batches.any(|batch| batch.submitter_deadline == limit)
     }
 
     pub fn look_at_submitters(&self, world: &mut World, op: usize) {
@@ -336,9 +337,9 @@ impl Model {
         let at = world.tick();
         let rows = world.operators[op].ledger.rows.iter_mut();
         for (submission, _, fate) in rows.flat_map(|rows| &mut rows.submissions) {
-            if *fate == Fate::Open && submission.dead_since.is_none() && gone.contains(&submission.not_after) {
+            if *fate == Fate::Open && submission.dead_since.is_none() && gone.contains(&submission.submitter_deadline) {
                 submission.dead_since = Some(at);
-                submission.not_after = Timestamp(0);
+                submission.submitter_deadline = Timestamp(0);
             }
         }
     }
@@ -355,11 +356,11 @@ impl Model {
             batch.ended = Some(Ended { well: false, at, fetched: BTreeSet::new() });
             return false;
         }
-        if batch.not_after == Timestamp(0) {
+        if batch.submitter_deadline == Timestamp(0) {
             // A broken variant without intents.
-            batch.not_after = world.limit();
+            batch.submitter_deadline = world.limit();
         }
-        let time_left = *batch.time_left.get_or_insert(batch.not_after.0 >= FAR);
+        let time_left = *batch.time_left.get_or_insert(batch.submitter_deadline.0 >= FAR);
         if !time_left {
             tell.say(|| "    the time for this submission had passed before it began".to_owned());
             batch.ended = Some(Ended { well: false, at, fetched: BTreeSet::new() });
@@ -379,8 +380,8 @@ impl Model {
             let (object, attempt) = (number(&request.key.uid), request.key.attempt);
             indices.iter().map(move |index| (object, attempt, index)).collect::<Vec<_>>()
         });
-        let overdue = batch.not_after.0 < FAR;
-        let limit = if overdue { world.limit() } else { batch.not_after };
+        let overdue = batch.submitter_deadline.0 < FAR;
+        let limit = if overdue { world.limit() } else { batch.submitter_deadline };
         let number = (0..=u8::MAX).find(|number| world.submitters.iter().all(|other| other.number != *number)).unwrap();
         batch.submitter = Some(number);
         tell.say(|| "    condor_submit is started".to_owned());
@@ -430,11 +431,6 @@ impl Model {
             Work::Tidy(indices) => world.schedd.leave_all(|job| {
                 job.is_of(owner) && job.ad.status == JobStatus::Completed && indices.contains(job.ad.index)
             }),
-            Work::Adopt(jobs) => {
-                for job in world.schedd.queue.iter_mut().filter(|job| job.object == owner) {
-                    job.ad.marked |= jobs.iter().any(|theirs| theirs.id == job.ad.id);
-                }
-            }
             Work::Submit(..) | Work::AttachFinalizer | Work::ReleaseFinalizer(_) | Work::DeleteObject => {}
         }
     }
@@ -442,7 +438,7 @@ impl Model {
     fn commit(&self, world: &mut World, op: usize, batch: &mut Batch, not_run: bool) {
         let now = world.tick();
         let ended = batch.ended.take().unwrap_or(Ended { well: false, at: now, fetched: BTreeSet::new() });
-        let failed = |reason: &str| Failure { reason: reason.to_owned(), message: String::new() };
+        let failed = |reason: &str| RequestFailure { reason: reason.to_owned(), message: String::new() };
         for request in &batch.requests {
             let rows = &mut world.operators[op].ledger.rows[object(request)];
             match &request.work {
@@ -463,7 +459,8 @@ impl Model {
                     rows.resolve(&request.key, ended.at, missing, &fetched);
                 }
                 _ => {
-                    let failure = (!ended.well).then(|| failed(if not_run { "Stopped" } else { "ScheddUnreachable" }));
+                    let failure =
+                        (!ended.well).then(|| failed(if not_run { "OperatorStopping" } else { "ScheddUnreachable" }));
                     rows.resolve(&request.key, ended.at, failure, &Indices::default());
                 }
             }

@@ -7,14 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use htc_operator::machine::decide::Look;
-use htc_operator::machine::facts::{
-    Answer, Evidence, InFlight, Job, Known, LastRequest, Published, Reach, Submission, Witness,
+use htc_machine::actions::{RequestedAction, RequestedActions};
+use htc_machine::decide::Polling;
+use htc_machine::facts::{
+    Answer, Evidence, HistoryReach, InFlight, Job, LastRequest, ObjectRow, Published, Submission, Witness,
 };
-use htc_operator::machine::judge::REMOVED_BY_US;
-use htc_operator::machine::wishes::{Wish, Wishes};
-use htc_operator::machine::worker::Step;
-use htc_operator::machine::{Birthdate, Index, Indices, Kind, Request, ScheddName, Timestamp, Uid};
+use htc_machine::judge::REMOVED_BY_US;
+use htc_machine::worker::WorkerStep;
+use htc_machine::{Birthdate, Index, Indices, Request, RequestKind, ScheddName, Timestamp, Uid};
 
 use crate::condor::{Elsewhere, Schedd, Submitter};
 use crate::reports::{Event, Sent, Stored};
@@ -102,14 +102,14 @@ pub struct Ledger {
 /// The rows of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rows {
-    pub known: Option<Known>,
+    pub known: Option<ObjectRow>,
     pub submissions: Vec<(Submission, Witness, Fate)>,
-    pub requests: BTreeMap<Kind, LastRequest>,
+    pub requests: BTreeMap<RequestKind, LastRequest>,
     pub jobs: BTreeMap<Index, Job>,
     /// `htcjobs.schedd`
     pub schedds: BTreeMap<Index, ScheddName>,
     pub reports: BTreeMap<Event, Stored>,
-    pub wishes: Wishes,
+    pub wishes: RequestedActions,
     /// `grants.indices`
     pub granted: Indices,
     /// `items`: which contents of the ConfigMap.
@@ -162,11 +162,11 @@ pub enum Lane {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Batch {
     pub requests: Vec<Request>,
-    pub step: Step,
-    pub not_after: Timestamp,
+    pub step: WorkerStep,
+    pub submitter_deadline: Timestamp,
     /// Whether the fence was found to hold since the intents were durable.
     pub checked: bool,
-    /// What `not_after - now` came to when it was computed: whether anything is left.
+    /// What `submitter_deadline - now` came to when it was computed: whether anything is left.
     pub time_left: Option<bool>,
     pub submitter: Option<u8>,
     pub ended: Option<Ended>,
@@ -188,14 +188,14 @@ pub struct Ended {
 /// An entry of the tracker's watch list.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Watched {
-    pub look: Look,
+    pub look: Polling,
     pub evidence: Evidence,
 }
 
 impl Watched {
     /// Whether history is wanted after the answer of the queue that is there.
     pub fn is_due(&self) -> bool {
-        let wanted = matches!(self.look, Look::Every { history: Some(_), .. });
+        let wanted = matches!(self.look, Polling::Always { history: Some(_), .. });
         let asked = matches!((&self.evidence.queue, &self.evidence.history),
             (Answer::Known(queue), Answer::Known(history)) if history.asked_at > queue.asked_at);
         wanted && !asked && matches!(self.evidence.queue, Answer::Known(_))
@@ -207,8 +207,8 @@ impl Watched {
 pub struct PendingLook {
     pub asked_at: Timestamp,
     pub birthdate: Birthdate,
-    pub ads: Vec<std::sync::Arc<Vec<htc_operator::machine::facts::Ad>>>,
-    pub wanted: BTreeMap<u8, Reach>,
+    pub ads: Vec<std::sync::Arc<Vec<htc_machine::facts::Ad>>>,
+    pub wanted: BTreeMap<u8, HistoryReach>,
 }
 
 /// The first half of a reconcile's facts.
@@ -425,7 +425,7 @@ impl Moments for Rows {
             }
         }
         for (submission, _, _) in &mut self.submissions {
-            each(&mut submission.not_after);
+            each(&mut submission.submitter_deadline);
             if let Some(dead) = &mut submission.dead_since {
                 each(dead);
             }
@@ -443,7 +443,7 @@ impl Moments for Rows {
             each(&mut report.at);
         }
         for (_, wished) in self.wishes.iter_mut() {
-            if let Wish::Release { since, asked } = &mut wished.wish {
+            if let RequestedAction::Release { since, asked } = &mut wished.action {
                 each(since);
                 asked.iter_mut().for_each(&mut *each);
             }
@@ -454,7 +454,7 @@ impl Moments for Rows {
 impl Moments for Memory {
     fn times(&mut self, each: &mut dyn FnMut(&mut Timestamp)) {
         for batch in self.batches.values_mut() {
-            each(&mut batch.not_after);
+            each(&mut batch.submitter_deadline);
             if let Some(ended) = &mut batch.ended {
                 each(&mut ended.at);
             }

@@ -217,8 +217,9 @@ impl Cluster {
         wait_for(&format!("{} to be Ready", node.name()), READY, || {
             self.must_run().and_then(|()| node.must_run()).map_err(|error| error.to_string())?;
             let ready = "-o=jsonpath={.status.conditions[?(@.type=='Ready')].status}";
-            let said = self.kube.kubectl_ok(&["get", "node", node.name(), ready]).map_err(|error| error.to_string())?;
-            if said == "True" { Ok(()) } else { Err(format!("Ready is {said:?}")) }
+            let output =
+                self.kube.kubectl_ok(&["get", "node", node.name(), ready]).map_err(|error| error.to_string())?;
+            if output == "True" { Ok(()) } else { Err(format!("Ready is {output:?}")) }
         })
     }
 

@@ -83,7 +83,7 @@ impl Demo {
         let contents = std::fs::read(self.kube.kubeconfig()).doing("reading", self.kube.kubeconfig())?;
         Account::unprivileged().write(&kubeconfig, contents, 0o600)?;
         let spec = Spec::new(self.scratch.share(program)?, self.scratch.path().join("operator.log"))
-            .args(["run", "--schedd", self.pool.schedd_name(), "--tracker-interval", "2s"])
+            .args(["run", "--schedd", self.pool.schedd_name(), "--poll-interval", "2s"])
             .args(["--data-dir".as_ref(), self.data.as_os_str()])
             .arg("--image")
             .arg(format!("{EXAMPLES_IMAGE}={}", assets.image().display()))

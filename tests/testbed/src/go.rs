@@ -103,12 +103,12 @@ impl<'a> Build<'a> {
     pub(crate) fn download(&self, module: &str) -> Result<PathBuf> {
         self.fetch(&["list", "-modcacherw", "-m", "-f", "{{.Path}}", module])?;
         let fetch = || self.run(&["mod", "download", "-modcacherw", "-json", module]);
-        let said = persist(fetch)?;
-        let dir = serde_json::from_str::<serde_json::Value>(&said)
+        let message = persist(fetch)?;
+        let dir = serde_json::from_str::<serde_json::Value>(&message)
             .ok()
-            .and_then(|said| said["Dir"].as_str().map(PathBuf::from));
+            .and_then(|message| message["Dir"].as_str().map(PathBuf::from));
         dir.ok_or_else(|| Error::Machine {
-            problem: format!("`go mod download` does not say where {module} is: {said}"),
+            problem: format!("`go mod download` does not say where {module} is: {message}"),
             remedy: "run `testbed setup` again".to_owned(),
         })
     }
@@ -150,7 +150,7 @@ fn persist(fetch: impl Fn() -> Result<String>) -> Result<String> {
     let mut attempt = 1;
     loop {
         match fetch() {
-            Ok(said) => return Ok(said),
+            Ok(message) => return Ok(message),
             Err(error) if attempt == ATTEMPTS => return Err(error),
             Err(error) => {
                 progress::say(&format!("{error}\n  trying again ({attempt} of {ATTEMPTS} attempts failed)"));

@@ -143,7 +143,7 @@ fn install(kube: &Kube, home: &std::path::Path) -> Result<()> {
 /// Its webhooks, at an address of this machine instead of a Service.
 fn webhooks(kube: &Kube, home: &std::path::Path, port: u16) -> Result<String> {
     let file: PathBuf = KueueRecipe::webhooks(home);
-    let said = kube.kubectl_ok(&["create", "--dry-run=client", "-o", "json", "-f", &file.display().to_string()])?;
+    let output = kube.kubectl_ok(&["create", "--dry-run=client", "-o", "json", "-f", &file.display().to_string()])?;
     let unreadable = |error: serde_json::Error| Error::Machine {
         problem: format!("the webhooks of Kueue cannot be read: {error}"),
         remedy: "run `testbed setup --kueue` again".to_owned(),
@@ -151,7 +151,7 @@ fn webhooks(kube: &Kube, home: &std::path::Path, port: u16) -> Result<String> {
     let authority = kube.authority().ca();
     let authority = BASE64.encode(fs::read(&authority).doing("reading", &authority)?);
     let mut all = Vec::new();
-    for object in serde_json::Deserializer::from_str(&said).into_iter::<Value>() {
+    for object in serde_json::Deserializer::from_str(&output).into_iter::<Value>() {
         let mut object = object.map_err(unreadable)?;
         let Some(hooks) = object["webhooks"].as_array_mut() else { continue };
         hooks.retain(|hook| {

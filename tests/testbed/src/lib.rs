@@ -25,6 +25,7 @@ mod client;
 mod cluster;
 mod controllers;
 mod demo;
+pub mod environment;
 mod error;
 mod go;
 mod htcondor_image;

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_tests_are_known_by_the_test_programs_lines() {
+    fn failed_tests_are_parsed_from_the_output() {
         assert_eq!(failed_test("test a::b ... FAILED"), Some("a::b".to_owned()));
         assert_eq!(failed_test("test a::b ... ok"), None);
         let end = "test result: FAILED. 486 passed; 2 failed; 3 ignored; 0 measured; 0 filtered out; finished in 1.2s";
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn few_are_tried_again_alone_and_only_what_failed_waiting() {
+    fn only_few_timed_out_tests_are_retried_alone() {
         let command = words("cargo test --test e2e --");
         let run = |failed: &str, counted| Run { code: Some(101), failed: words(failed), counted, seconds: Vec::new() };
         let another_try = |run: Run, promises: &str| another_try(&command, &run, promises, "a::b\nc\na\nb\nd\n");

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_mirror_in_either_format() {
+    fn mirror_is_found_in_either_format() {
         let list = "# x\ndeb https://other/apt cloud-trixie main\ndeb [signed-by=/k arch=amd64] http://m/debian trixie main contrib\n";
         assert_eq!(mirror_in_list(list, "trixie").as_deref(), Some("http://m/debian"));
         let deb822 = "Types: deb\nURIs: https://s/sec\nSuites: trixie-security\nComponents: main\n\n\

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_estimated_from_what_is_done() {
+    fn remaining_time_is_estimated_from_progress() {
         let mut meter = Meter::new("x", 400);
         meter.done = 100;
         assert_eq!(meter.left(Duration::from_secs(60)), "about 3 min");

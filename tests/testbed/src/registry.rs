@@ -59,6 +59,11 @@ impl Registry {
 
     /// Makes an image with one layer from an unpacked root folder; gives its digest. `name` is as in `team/tiny`.
     pub fn push(&self, name: &str, tag: &str, root: &Path) -> Result<String> {
+        self.push_with(name, tag, root, "{}")
+    }
+
+    /// Makes an image with a `config`, a JSON object with `Entrypoint`, `Cmd` and the like; gives its digest.
+    pub fn push_with(&self, name: &str, tag: &str, root: &Path, config: &str) -> Result<String> {
         let layer = self.scratch.path().join("layer.tar");
         let mut tar = Command::new("tar");
         tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--mtime=@0", "--file"]).arg(&layer);
@@ -66,7 +71,7 @@ impl Registry {
         let (layer_digest, layer_size) = self.upload(name, &layer)?;
         let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
         let config = format!(
-            r#"{{"architecture":"{architecture}","os":"linux","config":{{}},"rootfs":{{"type":"layers","diff_ids":["{layer_digest}"]}}}}"#
+            r#"{{"architecture":"{architecture}","os":"linux","config":{config},"rootfs":{{"type":"layers","diff_ids":["{layer_digest}"]}}}}"#
         );
         let (config_digest, config_size) = self.upload(name, &self.file("config.json", &config)?)?;
         let manifest = format!(

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_is_shared_twice_stays_as_it_is() {
+    fn program_shared_twice_stays_unchanged() {
         let scratch = Scratch::new().unwrap();
         let (program, shared) = (scratch.path().join("program"), scratch.path().join("shared"));
         fs::write(&program, "of two lives").unwrap();

@@ -109,7 +109,7 @@ mod tests {
     const MADE: &str = "{apiVersion: v1, kind: ConfigMap, metadata: {name: made, namespace: default}}";
 
     #[test]
-    fn what_came_later_goes_and_what_the_api_server_renews_does_not_matter() {
+    fn restore_removes_later_objects_and_ignores_renewed_leases() {
         let kube = Kube::start(&Assets::locate().unwrap()).unwrap();
         kube.remember().unwrap();
         let before = kube.storage().unwrap().0;

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_that_ran_out_is_told_from_an_assertion() {
+    fn timed_out_wait_differs_from_a_failed_assertion() {
         assert!(!ran_out("waited 1s for the end; last seen: nothing"), "no wait has run out");
         let error = wait_for("the end", Duration::ZERO, || None::<()>).unwrap_err();
         for message in [

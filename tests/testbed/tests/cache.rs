@@ -43,7 +43,7 @@ impl Recipe for Fake {
 }
 
 #[test]
-fn makes_an_artefact_once() {
+fn artefact_is_made_once() {
     let scratch = Scratch::new().unwrap();
     let cache = Cache::at(scratch.path());
     let fake = Fake::default();
@@ -59,7 +59,7 @@ fn makes_an_artefact_once() {
 }
 
 #[test]
-fn repairs_what_is_broken() {
+fn broken_artefact_is_made_again() {
     let scratch = Scratch::new().unwrap();
     let cache = Cache::at(scratch.path());
     let fake = Fake::default();
@@ -80,7 +80,7 @@ fn repairs_what_is_broken() {
 }
 
 #[test]
-fn a_failed_attempt_leaves_no_artefact() {
+fn failed_attempt_leaves_no_artefact() {
     let scratch = Scratch::new().unwrap();
     let cache = Cache::at(scratch.path());
     cache.ensure(&Fake { fails: true, ..Fake::default() }, false).unwrap_err();
@@ -89,7 +89,7 @@ fn a_failed_attempt_leaves_no_artefact() {
 }
 
 #[test]
-fn several_at_once_make_it_once() {
+fn concurrent_callers_make_an_artefact_once() {
     let scratch = Scratch::new().unwrap();
     let cache = Cache::at(scratch.path());
     let fake = Fake::default();

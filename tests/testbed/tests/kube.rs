@@ -23,7 +23,7 @@ spec:
 ";
 
 #[test]
-fn serves_objects_and_keeps_them_over_a_crash() {
+fn api_server_keeps_its_objects_over_a_crash() {
     let kube = Kube::start(&Assets::locate().unwrap()).unwrap();
     assert!(kube.ready());
     kube.apply_stdin(CONFIG_MAP).unwrap();
@@ -49,7 +49,7 @@ fn serves_objects_and_keeps_them_over_a_crash() {
 
 /// Also: servers outlive the thread that started them, although the kernel's parent-death signal goes by threads.
 #[test]
-fn two_run_side_by_side() {
+fn two_control_planes_run_side_by_side() {
     let start = || Kube::start(&Assets::locate().unwrap()).unwrap();
     let (one, other) = (thread::spawn(start), thread::spawn(start));
     let (one, other) = (one.join().unwrap(), other.join().unwrap());

@@ -46,7 +46,7 @@ fn folders(prefix: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn an_owner_killed_with_sigkill_leaves_no_process() {
+fn owner_killed_with_sigkill_leaves_no_process() {
     let (mut owner, prefix) = up();
     owner.kill().unwrap();
     owner.wait().unwrap();
@@ -60,7 +60,7 @@ fn an_owner_killed_with_sigkill_leaves_no_process() {
 }
 
 #[test]
-fn the_end_of_stdin_ends_everything_in_order() {
+fn end_of_stdin_stops_all_servers() {
     let (mut owner, prefix) = up();
     drop(owner.stdin.take());
     assert!(owner.wait().unwrap().success());
@@ -69,7 +69,7 @@ fn the_end_of_stdin_ends_everything_in_order() {
 }
 
 #[test]
-fn signals_reach_the_program_itself() {
+fn signals_reach_the_program() {
     let scratch = Scratch::new().unwrap();
     let log = scratch.path().join("log");
     let spec = Spec::new("sh", &log)

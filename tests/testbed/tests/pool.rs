@@ -76,17 +76,17 @@ fn runs_jobs_for_identities_and_keeps_its_queue(version: Version) {
 }
 
 #[test]
-fn trixie_runs_jobs_for_identities_and_keeps_its_queue() {
+fn pool_runs_jobs_for_identities_and_keeps_its_queue_on_trixie() {
     runs_jobs_for_identities_and_keeps_its_queue(Version::Trixie);
 }
 
 #[test]
-fn sid_runs_jobs_for_identities_and_keeps_its_queue() {
+fn pool_runs_jobs_for_identities_and_keeps_its_queue_on_sid() {
     runs_jobs_for_identities_and_keeps_its_queue(Version::Sid);
 }
 
 #[test]
-fn a_paused_schedd_answers_when_resumed_and_a_superuser_may_remove() {
+fn paused_schedd_resumes_and_superuser_removes_jobs() {
     let assets = Assets::locate().unwrap();
     let options = PoolOptions { superuser: vec!["boss@test".to_owned()], ..PoolOptions::default() };
     let pool = Pool::start(&assets, Version::Trixie, &options).unwrap();

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_requests_of_all_make_the_whole() {
+    fn requests_are_divided_among_objects_without_loss() {
         let kinds = Kinds { objects: 3, patches: 3, statuses: 4, events: 2 };
         let each: Vec<[u64; 3]> = (0..3).map(|number| kinds.of(number)).collect();
         assert_eq!(each, [[1, 2, 1], [1, 1, 1], [1, 1, 0]]);

@@ -38,7 +38,7 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
         format!("--callback-url=http://127.0.0.1:{}/cloudevents", port.number),
         format!("--callback-listen=127.0.0.1:{}", port.number),
         format!("--callback-key-file={}", keys.display()),
-        format!("--http-listen=127.0.0.1:{}", monitor.number),
+        format!("--metrics-bind-address=127.0.0.1:{}", monitor.number),
     ])?;
     if options.rows.contains(&9) {
         soon(bed, options, report)?;

@@ -112,12 +112,12 @@ fn submitted(bed: &mut Bed, raw: &Raw, alone: Alone, queue: u32, report: &mut Re
     let (namespace, small) = (bed.namespace()?, bed.namespace()?);
     let began = Instant::now();
     bed.cluster.create(&namespace, [htcjob("huge", queue, PAYLOAD)])?;
-    let told = std::cell::Cell::new(Instant::now());
+    let reported = std::cell::Cell::new(Instant::now());
     let done = || {
         let tally = bed.cluster.seen.tally(&namespace);
-        if told.get().elapsed() > Duration::from_secs(30) {
+        if reported.get().elapsed() > Duration::from_secs(30) {
             say(&format!("row 7: {} ids after {}", tally.ids, seconds(began.elapsed().as_secs_f64())));
-            told.set(Instant::now());
+            reported.set(Instant::now());
         }
         tally.with_ids == 1
     };

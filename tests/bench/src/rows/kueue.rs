@@ -24,7 +24,7 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
     let kueue = Kueue::start(bed.kube())?;
     let (bare, own) = (bed.namespace()?, bed.namespace()?);
     bed.kube().apply_stdin(&queues(2 * count, &[&bare, &own]).to_string())?;
-    bed.restart_with(&["--queueing=kueue".to_owned(), "--kueue-resources=jobs".to_owned()])?;
+    bed.restart_with(&["--queueing=kueue".to_owned(), "--kueue-resource=jobs".to_owned()])?;
 
     say(&format!("row 14: {count} bare Workloads at once"));
     let admitted = bed.cluster.until_admitted(&bare, wanted, LONG);

@@ -37,9 +37,9 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
     let ready =
         ["get", "htcpools", "--namespace", &namespace, "-o", "jsonpath={.items[*].status.conditions[*].status}"];
     wait_for("all HTCPools to be ready", READY, || {
-        let said = bed.kube().kubectl_ok(&ready).map_err(|error| error.to_string())?;
-        let all = said.split(' ').filter(|status| *status == "True").count() == pools.len();
-        if all { Ok(()) } else { Err(said) }
+        let output = bed.kube().kubectl_ok(&ready).map_err(|error| error.to_string())?;
+        let all = output.split(' ').filter(|status| *status == "True").count() == pools.len();
+        if all { Ok(()) } else { Err(output) }
     })?;
     let took = began.elapsed().as_secs_f64();
     bed.wait_written()?;

@@ -98,8 +98,8 @@ pub(super) fn measure(
         look
     });
     bed.pool.set_start(false)?;
-    let (look, told) = running?;
-    report.lines.push(look.line(&place, Some(&told)));
+    let (look, reported) = running?;
+    report.lines.push(look.line(&place, Some(&reported)));
     bed.clear(&small[1])?;
     front.end(bed)
 }

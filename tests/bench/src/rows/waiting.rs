@@ -32,7 +32,10 @@ pub(crate) fn measure(bed: &mut Bed, _: &Raw, options: &Options, report: &mut Re
     bed.kube().apply_stdin(&queue(room).to_string())?;
     let began = Instant::now();
     let monitor = Port::reserve()?;
-    bed.start_with(&["--queueing=embedded".to_owned(), format!("--http-listen=127.0.0.1:{}", monitor.number)])?;
+    bed.start_with(&[
+        "--queueing=embedded".to_owned(),
+        format!("--metrics-bind-address=127.0.0.1:{}", monitor.number),
+    ])?;
     bed.wait_caught_up(began)?;
 
     let (first, late) = (bed.namespace()?, bed.namespace()?);
@@ -100,7 +103,7 @@ struct Decisions {
 
 impl Decisions {
     fn so_far(monitor: u16) -> Result<Self> {
-        let of = |what: &str| value(monitor, &format!("htc_queue_decision_seconds_{what}"));
+        let of = |what: &str| value(monitor, &format!("htc_queue_decision_duration_seconds_{what}"));
         Ok(Self { count: of("count")?, seconds: of("sum")? })
     }
 

@@ -8,7 +8,7 @@ use super::node::Node;
 use super::{Cluster, IMAGE, POOL, apply, ends_well_as, fixed, lasting, pool};
 
 on_versions! {
-    trixie: each_image_gets_workers_of_its_own;
+    trixie: each_image_has_its_own_workers;
 }
 
 const OTHER: &str = "registry.example.org/tools/other:1";
@@ -20,7 +20,7 @@ fn of_image(name: &str, image: &str) -> Value {
 }
 
 /// Workers run jobs of their image only.
-fn each_image_gets_workers_of_its_own(version: Version) {
+fn each_image_has_its_own_workers(version: Version) {
     let cluster = Cluster::start(version, true);
     let here = cluster.namespace();
     Node::run(&cluster.bed, &here.name, version, |node| {

@@ -13,7 +13,7 @@ use super::node::Node;
 use super::{Cluster, POOL, apply, fixed, lasting, pool, worker_secret};
 
 on_versions! {
-    both: token_stays_where_it_is_when_nothing_removes_links;
+    both: worker_token_does_not_leak_by_links_after_wrapper_kill;
 }
 
 /// Makes links by every way that the starter may follow, and waits until its wrapper has been killed.
@@ -28,7 +28,7 @@ const FOLDER: &str = "token=/htcpool/local/tokens.d/token stream=$(cd ../.. && p
     mkdir links; ln -s $token links/token; rm $stream
     mv links $stream || mkdir $stream; ln -s $token $stream/token; ls -la $stream >/runs/folder; exit 0\n";
 
-fn token_stays_where_it_is_when_nothing_removes_links(version: Version) {
+fn worker_token_does_not_leak_by_links_after_wrapper_kill(version: Version) {
     let cluster = Cluster::start(version, true);
     let here = cluster.namespace();
     Node::run(&cluster.bed, &here.name, version, |node| {

@@ -73,9 +73,7 @@ fn tree(assets: &Assets, version: Version) -> PathBuf {
         assert!(done.unwrap().success());
         let programs = scratch.path().join(TREE).join("usr/libexec/condor");
         // As in the Dockerfile.
-        for (program, name) in
-            [(env!("CARGO_BIN_EXE_htc-confine"), CONFINE), (env!("CARGO_BIN_EXE_htc-job-wrapper"), WRAPPER)]
-        {
+        for (program, name) in [(bed::built("htc-confine"), CONFINE), (bed::built("htc-job-wrapper"), WRAPPER)] {
             fs::copy(program, programs.join(name)).unwrap();
             // Each worker gets a copy.
             assert!(Command::new("strip").arg(programs.join(name)).status().unwrap().success());
@@ -240,7 +238,7 @@ impl<'a> Node<'a> {
                                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
                             }
                         }
-                        Some(told) if told.elapsed() > Duration::from_secs(grace) => own.daemons.kill9().unwrap(),
+                        Some(since) if since.elapsed() > Duration::from_secs(grace) => own.daemons.kill9().unwrap(),
                         Some(_) => {}
                     }
                 }
@@ -432,7 +430,12 @@ impl<'a> Node<'a> {
         }
         for mount in container["volumeMounts"].as_array().into_iter().flatten() {
             let how = if mount["readOnly"] == true { "--ro-bind" } else { "--bind" };
-            spec = spec.arg(how).arg(&volumes[mount["name"].as_str().unwrap()]).arg(text(&mount["mountPath"]));
+            let volume = pod["spec"]["volumes"].as_array().unwrap().iter().find(|one| one["name"] == mount["name"]);
+            spec = match volume.and_then(|volume| volume["emptyDir"]["sizeLimit"].as_str()) {
+                Some(limit) => spec.args(["--size", &bytes(limit).to_string(), "--tmpfs"]),
+                None => spec.arg(how).arg(&volumes[mount["name"].as_str().unwrap()]),
+            };
+            spec = spec.arg(text(&mount["mountPath"]));
         }
         if is_worker {
             spec = spec.arg("--bind").arg(&self.runs).arg("/runs");
@@ -449,7 +452,8 @@ impl<'a> Node<'a> {
             let value = if let Some(path) = source["fieldRef"]["fieldPath"].as_str() {
                 field(path)
             } else if let Some(resource) = source["resourceFieldRef"]["resource"].as_str() {
-                let amount = text(&container["resources"]["limits"][resource.strip_prefix("limits.").unwrap()]);
+                let (kind, resource) = resource.split_once('.').unwrap();
+                let amount = text(&container["resources"][kind][resource]);
                 amount.strip_suffix("Mi").unwrap_or(&amount).to_owned()
             } else {
                 text(&variable["value"])
@@ -483,6 +487,11 @@ impl<'a> Node<'a> {
         })
         .unwrap()
     }
+}
+
+/// Bytes of a quantity in MiB.
+fn bytes(quantity: &str) -> u64 {
+    quantity.strip_suffix("Mi").unwrap().parse::<u64>().unwrap() << 20
 }
 
 /// As kubelet: all entries are of one version of the Secret, which `..data` leads to.

@@ -5,15 +5,15 @@ use serde_json::{Value, json};
 use testbed::{Kueue, Version};
 
 use super::super::site::{delete, wait_ready};
-use super::mini::{ends, own, places, wait_running};
+use super::mini_clusters::{ends, own, places, wait_running};
 use super::node::Node;
-use super::{Cluster, POOL, apply, fixed, mini, pool};
+use super::{Cluster, POOL, apply, fixed, mini_clusters, pool};
 use crate::kueue::stage;
 use crate::queue::site::{labelled, wait_quota};
 
 on_versions! {
-    long: its_workers_come_when_it_has_room;
-    kueue: its_workers_come_when_kueue_admits_it;
+    long: mini_cluster_workers_start_once_quota_is_granted;
+    kueue: mini_cluster_workers_start_once_kueue_admits_their_htcjob;
 }
 
 const QUEUE: &str = "batch";
@@ -27,7 +27,7 @@ fn set_quota(cluster: &Cluster, jobs: u32) {
 }
 
 fn queued(name: &str, jobs: u32, own: Value) -> Value {
-    labelled(mini::placed(name, jobs, Some(own)), QUEUE)
+    labelled(mini_clusters::placed(name, jobs, Some(own)), QUEUE)
 }
 
 /// What waits has no worker, and no job in HTCondor.
@@ -36,8 +36,8 @@ fn looks(here: &Namespace<'_>, node: &Node<'_>, name: &str) {
     assert!(here.get(name)["status"]["jobid"].is_null());
 }
 
-/// Its workers come when it has room, and not before: what waits in the queue holds no machine. A job that waits for its worker uses room.
-fn its_workers_come_when_it_has_room(version: Version) {
+/// An HTCJob that waits in the queue holds no worker. A job that waits for its worker uses quota.
+fn mini_cluster_workers_start_once_quota_is_granted(version: Version) {
     let cluster = Cluster::with(version, true, &["--queueing=embedded"]);
     let here = cluster.namespace();
     set_quota(&cluster, 2);
@@ -53,7 +53,7 @@ fn its_workers_come_when_it_has_room(version: Version) {
         // It asks for a worker whether or not it has jobs to run.
         let second = here.create(&queued("second", 2, json!({ "size": 1, "maxSize": 2 })));
         let message = wait_quota(&here, "second", "False", "WaitingForQuota");
-        assert!(message.contains("the quota of HTCQueue batch, 2 jobs, has no room"), "{message}");
+        assert!(message.contains("the quota of HTCQueue batch, 2 jobs, has too little left"), "{message}");
         looks(&here, node, "second");
         // A part gets room: so many workers as that needs.
         set_quota(&cluster, 3);
@@ -80,9 +80,9 @@ fn its_workers_come_when_it_has_room(version: Version) {
     });
 }
 
-/// The same with Kueue: what it preempts is held, and a worker without jobs is no job.
-fn its_workers_come_when_kueue_admits_it(version: Version) {
-    let cluster = Cluster::without_operator(version, true, &["--queueing=kueue", "--kueue-resources=jobs"]);
+/// The same with Kueue: preempted jobs are held, and a worker without jobs counts as no job.
+fn mini_cluster_workers_start_once_kueue_admits_their_htcjob(version: Version) {
+    let cluster = Cluster::without_operator(version, true, &["--queueing=kueue", "--kueue-resource=jobs"]);
     let bed = &cluster.bed;
     let _kueue = Kueue::start(&bed.kube).unwrap();
     stage::basics(bed);

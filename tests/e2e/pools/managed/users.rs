@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bed::{Namespace, PATIENCE, ids};
-use htc_operator::api::Isolation;
-use htc_operator::credentials::signing::SigningKey;
+use htc_api::Isolation;
+use htc_operator::backends::condor::credentials::signing::SigningKey;
 use testbed::{Version, wait_for};
 
 use super::super::site::{delete, wait_ready, with_pool};
@@ -13,11 +13,11 @@ use super::node::Node;
 use super::{Cluster, POOL, apply, configured, configured_with, ends_well, fixed, lasting, pool, schedd, tool};
 
 on_versions! {
-    sid: each_namespace_is_a_user_of_its_own, what_cannot_be_read_is_still_its_namespaces;
+    sid: each_namespace_is_its_own_htcondor_user, undecodable_htcjob_keeps_the_user_of_its_namespace;
 }
 
 /// HTCondor shares the workers fairly between namespaces, and none can touch another's jobs.
-fn each_namespace_is_a_user_of_its_own(version: Version) {
+fn each_namespace_is_its_own_htcondor_user(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, guest) = (cluster.namespace(), cluster.namespace());
     let place = format!("{}/{POOL}", here.name);
@@ -87,7 +87,7 @@ pub fn configured_as(here: &Namespace<'_>, namespace: &str) -> PathBuf {
     let key = SigningKey::of_secret(&serde_json::from_str(&secret).unwrap(), 1).unwrap();
     let uid = super::get(here)["metadata"]["uid"].as_str().unwrap().to_owned();
     let names =
-        htc_operator::pools::managed::names::Names::new(&format!("{}/{POOL}", here.name).parse().unwrap(), &uid);
+        htc_operator::htcpool::managed::names::PoolNames::new(&format!("{}/{POOL}", here.name).parse().unwrap(), &uid);
     let now = jiff::Timestamp::now().as_second();
     let token = key.namespace_token(&names.unwrap().signer(Isolation::Namespace), namespace, now);
     configured_with(here, &token, &format!("as-{namespace}"))
@@ -113,12 +113,15 @@ fn none_touches_anothers(here: &Namespace<'_>, guest: &Namespace<'_>) {
         }
     })
     .unwrap();
+    guest.wait("late", "held", |object| object["status"]["held"] == 1);
     for universe in ["local", "scheduler"] {
-        let said = submitted(here, &config, universe);
-        assert!(said.contains("this pool runs jobs of the vanilla universe only"), "{universe}: {said}");
+        let message = submitted(here, &config, universe);
+        assert!(message.contains("this pool runs jobs of the vanilla universe only"), "{universe}: {message}");
     }
     let released = tool(here, &config, "condor_release").args(words).output().unwrap();
     assert!(released.status.success(), "{released:?}");
+    // No worker is made for a job that the operator takes for held.
+    guest.wait("late", "released", |object| object["status"]["held"] == 0);
 }
 
 /// Submits a job that would be a process of the schedd's pod; what `condor_submit` says to its refusal.
@@ -132,8 +135,9 @@ fn submitted(here: &Namespace<'_>, config: &Path, universe: &str) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A ledger that is lost and an HTCJob that nobody can decode any more: its jobs are still its namespace's, and go with it.
-fn what_cannot_be_read_is_still_its_namespaces(version: Version) {
+/// The ledger is lost, and the HTCJob cannot be decoded: its jobs still belong to its namespace, and are removed with
+/// it.
+fn undecodable_htcjob_keeps_the_user_of_its_namespace(version: Version) {
     let cluster = Cluster::start(version, true);
     let (here, bed) = (cluster.namespace(), &cluster.bed);
     Node::run(bed, &here.name, version, |_| {

@@ -116,10 +116,10 @@ fn succeeds(site: &Site<'_>, user: &str, name: &str, id: u32) -> Result<()> {
     site.kubectl("-n htc-operator rollout status deployment/htc-operator --timeout=180s")?;
     let line =
         format!("kubectl -n htc-operator exec deploy/htc-operator -- cat /data/htc_out/{user}/{name}/latest/0/out");
-    let said = site.says(&line)?;
-    if said.trim() == id.to_string() {
+    let message = site.says(&line)?;
+    if message.trim() == id.to_string() {
         Ok(())
     } else {
-        Err(failed(&format!("run the job of {user} under its account"), said))
+        Err(failed(&format!("run the job of {user} under its account"), message))
     }
 }

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_the_addresses_of_services_and_nothing_else() {
+    fn dns_resolves_only_services() {
         let table = "small-central-manager.pools.svc 10.96.0.1\nheadless.pools.svc None\nsmall-central-manager.pools.svc 10.96.7.8\n";
         let ask = |kind| answer(&question(kind), |name| address_in(table, name)).unwrap();
         let a = ask(1);

@@ -121,8 +121,8 @@ impl Scene<'_> {
             |what: &str| say(&format!("{:.0} s after the node fell silent: {what}", silent.elapsed().as_secs_f64()));
         site.kubectl("wait --for=condition=Ready=Unknown node/node-2 --timeout=5m")?;
         after("the node is NotReady");
-        let said = "kubectl -n pools get htcpool lossy -o 'jsonpath={.status.conditions[?(@.type==\"WorkersReady\")].reason} {.status.workers.ready}'";
-        after(&format!("WorkersReady says {}", site.says(said)?));
+        let output = "kubectl -n pools get htcpool lossy -o 'jsonpath={.status.conditions[?(@.type==\"WorkersReady\")].reason} {.status.workers.ready}'";
+        after(&format!("WorkersReady says {}", site.says(output)?));
         let (left, lost) =
             (own.keys().next().cloned().unwrap_or_default(), own.keys().last().cloned().unwrap_or_default());
         let (worker, line) = self.again(&lost)?;
@@ -136,7 +136,7 @@ impl Scene<'_> {
         signal(Signal::CONT, &hangs)?;
         touch(&hangs, "finish-own")?;
         let mut ends: Begun =
-            own.iter().filter(|(place, _)| **place == left).map(|(at, said)| (at.clone(), said.clone())).collect();
+            own.iter().filter(|(place, _)| **place == left).map(|(at, output)| (at.clone(), output.clone())).collect();
         ends.insert(worker, vec![line]);
         let wrote_again = wrote(site, "own", 2)?;
         ran_once(&ends, &wrote_again)?;
@@ -148,7 +148,7 @@ impl Scene<'_> {
             |pods| pods.ends_with(" Running"),
         )?;
         after(&format!("{place} in the place of the pool's own worker"));
-        site.until(said, |said| said == "AsWanted 1")?;
+        site.until(output, |output| output == "AsWanted 1")?;
         if !places(site, POOL, "goes-on")?.values().eq(goes_on.keys()) || self.ids()? != ids {
             return Err(failed("leave the job where it runs", format!("{goes_on:?}, {ids}, {}", self.ids()?)));
         }
@@ -170,7 +170,7 @@ impl Scene<'_> {
                 return Err(failed("let nothing of the lost node count", format!("{before:?}, then {now:?}")));
             }
         }
-        site.until(said, |said| said == "AsWanted 1").map(drop)
+        site.until(output, |output| output == "AsWanted 1").map(drop)
     }
 
     /// The ids of all jobs.
@@ -188,8 +188,8 @@ impl Scene<'_> {
             new.cloned().ok_or_else(|| format!("they are on {places:?}"))
         };
         let worker = wait_for("the job to run again", AGAIN, elsewhere)?;
-        let line = site.until(&format!("kubectl -n pools exec {worker} -- cat /tmp/began-own"), |said| {
-            said.lines().count() == 1
+        let line = site.until(&format!("kubectl -n pools exec {worker} -- cat /tmp/began-own"), |message| {
+            message.lines().count() == 1
         })?;
         if self.ids()? == ids {
             Ok((worker, line))

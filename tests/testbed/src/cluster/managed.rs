@@ -78,8 +78,8 @@ pub(super) fn begun(site: &Site<'_>, pool: &str, name: &str, jobs: usize) -> Res
     for worker in &on {
         let its = on.iter().filter(|place| *place == worker).count();
         let line = format!("kubectl -n pools exec {worker} -- cat /tmp/began-{name}");
-        let said = site.until(&line, |said| said.lines().count() == its)?;
-        begun.insert(worker.clone(), said.lines().map(str::to_owned).collect());
+        let message = site.until(&line, |message| message.lines().count() == its)?;
+        begun.insert(worker.clone(), message.lines().map(str::to_owned).collect());
     }
     Ok(begun)
 }

@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
+use serde_json::json;
+
 use super::page::{PATIENCE, Page};
 use super::private_registry::{self, HOST};
 use super::proof::change;
 use super::site::{STANDARD, Site};
 use crate::demo::{failed, say};
+use crate::environment::{Column, INTERPRETER, INTERPRETER_NAME, PROBE, differences};
 use crate::error::{Doing as _, Result};
 use crate::wait::wait_for;
 
@@ -72,6 +75,7 @@ pub(super) fn run_page(site: &Site<'_>) -> Result<()> {
     steps.install_the_jobs_api()?;
     steps.lack_and_get_what_it_needs()?;
     steps.follow()?;
+    steps.show_the_environment()?;
     steps.lose_pods_that_have_ended()?;
     steps.cancel()?;
     steps.evict_from_a_silent_node()?;
@@ -109,15 +113,17 @@ impl Steps<'_> {
         let volume = VOLUME.replace("FOLDER", &self.ntuples.display().to_string());
         self.site.cluster.kube.apply_stdin(&volume)?;
         let layer = self.site.cluster.scratch.path().join("cafexample");
-        let (home, etc) = (layer.join(HOME), layer.join("etc"));
-        for folder in [&home, &etc] {
+        let (home, etc, tmp) = (layer.join(HOME), layer.join("etc"), layer.join("tmp"));
+        for folder in [&home, &etc, &tmp] {
             fs::create_dir_all(folder).doing("making the folder", folder)?;
         }
+        fs::set_permissions(&tmp, fs::Permissions::from_mode(0o1777)).doing("opening the folder", &tmp)?;
         for (path, text, mode) in [
             (etc.join("passwd"), PASSWD, 0o644),
             (home.join(".bash_profile"), PROFILE, 0o644),
             (home.join(".bashrc"), BASHRC, 0o644),
             (home.join("fit.py"), PROGRAM, 0o755),
+            (home.join(INTERPRETER_NAME), INTERPRETER, 0o755),
         ] {
             fs::write(&path, text).doing("writing", &path)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).doing("setting the mode of", &path)?;
@@ -199,6 +205,32 @@ impl Steps<'_> {
         is(sum, "60\n").map_err(|sum| failed("find the results on the volume", sum))
     }
 
+    /// The environment of a payload is the one of docs/using.md.
+    fn show_the_environment(&self) -> Result<()> {
+        let object = json!({
+            "apiVersion": "htc.cern.ch/v1alpha1", "kind": "HTCJob", "metadata": { "name": "environment" },
+            "spec": {
+                "backend": "Kubernetes",
+                "script": { "image": format!("{HOST}/{IMAGE}"), "command": INTERPRETER_NAME, "source": PROBE },
+                "env": [{ "name": "PATH", "value": format!("/{HOME}:{STANDARD}") }],
+                "resources": { "memory": "512Mi" },
+                "kubernetes": { "imagePullSecrets": [{ "name": "sh-k8s-registry-secret" }] },
+            },
+        });
+        let file = self.site.cluster.scratch.path().join("environment.json");
+        fs::write(&file, object.to_string()).doing("writing", &file)?;
+        self.page.runs(&format!("kubectl apply -f {}", file.display()))?;
+        self.page.runs("kubectl wait --for=condition=Complete --timeout=5m htcjob/environment")?;
+        let last = "user\t1000\n";
+        let printed = self.page.until("kubectl htc logs environment/0", |log| log.ends_with(last))?;
+        let differences = differences(&self.site.page("using.md")?, Column::Pod, &printed);
+        if !differences.is_empty() {
+            return Err(failed("find the documented environment", format!("{}\n{printed}", differences.join("\n"))));
+        }
+        crate::progress::say(&printed);
+        self.page.runs("kubectl delete htcjob environment --timeout=2m")
+    }
+
     fn following(&self, line: &str) -> Result<Following> {
         say(&format!("$ {line}"));
         let shown = self.site.cluster.scratch.path().join(line.replace(['/', ' '], "-"));
@@ -238,7 +270,7 @@ impl Steps<'_> {
         let failed_with = "-o 'jsonpath={.status.conditions[?(@.type==\"Failed\")].reason}'";
         for name in ["fit", "again"] {
             let reason = self.page.ask(&format!("kubectl get htcjob {name} {failed_with}"))?;
-            is(reason, "Lost").map_err(|reason| failed("say why the HTCJob has failed", reason))?;
+            is(reason, "JobsLost").map_err(|reason| failed("say why the HTCJob has failed", reason))?;
         }
         self.page.shows("kubectl get htcjob fit -o wide", |shown| shown.contains("Failed"))?;
         // Another operator makes nothing either.
@@ -310,8 +342,8 @@ impl Steps<'_> {
     fn is_stuck(&self, name: &str, reason: &str, words: &str) -> Result<()> {
         let stuck = ".status.conditions[?(@.type==\"Stuck\")]";
         let line = format!("kubectl get htcjob {name} -o 'jsonpath={{{stuck}.reason}}: {{{stuck}.message}}'");
-        let said = self.page.until(&line, |said| said.starts_with(reason) && said.contains(words))?;
-        say(&format!("{name} is Stuck: {said}"));
+        let message = self.page.until(&line, |message| message.starts_with(reason) && message.contains(words))?;
+        say(&format!("{name} is Stuck: {message}"));
         Ok(())
     }
 

@@ -24,7 +24,7 @@ const EMPTY: &str = "registry.example.org/jobs/empty:1";
 const MISSING: &str = "registry.example.org/jobs/missing:1";
 /// HTCJobs whose image no worker can be made of, and what is said of it.
 const USELESS: [(&str, &str, &str); 3] = [
-    ("without-nobody", WITHOUT_NOBODY, "lacks nobody(65534)-in-/etc/passwd"),
+    ("without-nobody", WITHOUT_NOBODY, "lacks an-account-with-the-number-65534-in-/etc/passwd"),
     ("empty", EMPTY, "/bin/sh"),
     ("missing", MISSING, "it cannot be had ("),
 ];
@@ -83,11 +83,12 @@ fn name_useless_images(site: &Site<'_>) -> Result<()> {
         let events = format!(
             "-n pools get events --field-selector involvedObject.name={name},reason=NoWorkerFits -o jsonpath={{.items[*].message}}"
         );
-        let told = shows(site, &events, |told| told.contains(image) && told.contains(words))?;
-        say(&format!("HTCJob {name}: {told}"));
+        let reported = shows(site, &events, |reported| reported.contains(image) && reported.contains(words))?;
+        say(&format!("HTCJob {name}: {reported}"));
     }
-    let told = shows(site, &condition("message"), |told| USELESS.iter().all(|(_, image, _)| told.contains(image)))?;
-    say(&format!("HTCPool from-none: {told}"));
+    let reported =
+        shows(site, &condition("message"), |condition| USELESS.iter().all(|(_, image, _)| condition.contains(image)))?;
+    say(&format!("HTCPool from-none: {reported}"));
     site.apply(&htcjob("good", PYTHON))?;
     site.kubectl("-n pools wait --for=condition=Complete htcjob/good --timeout=10m")?;
     site.kubectl("-n pools delete htcjobs --all --timeout=2m")?;

@@ -68,6 +68,9 @@ impl Steps<'_> {
     }
 
     fn scale(&self) -> Result<()> {
+        // Without a volume of its own a container has 64 MB there.
+        let write = "dd if=/dev/zero of=/dev/shm/x bs=1M count=100 && rm /dev/shm/x";
+        self.page.ask(&format!("kubectl -n pools exec steps-worker-0 -- sh -c '{write}'"))?;
         self.does("scale htcpool/steps --replicas=2")?;
         self.shows("condor_status", |shown| slots(shown, &WORKERS)).map(drop)
     }

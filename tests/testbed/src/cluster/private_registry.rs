@@ -1,15 +1,14 @@
 //! An image registry that wants a login, under the name that docs/kubernetes-backend.md has for one.
 
 use std::fs;
+use std::process::Command;
+use std::time::Duration;
 
 use super::{ADDRESS, Cluster};
 use crate::error::{Doing as _, Result};
 use crate::owned::{Owned, Spec};
 use crate::tool::run_ok;
 use crate::wait::wait_for;
-
-use std::process::Command;
-use std::time::Duration;
 
 /// The page's, as kubelet's machine finds it: by /etc/hosts, and without TLS.
 pub(super) const HOST: &str = "gitlab-registry.cern.ch";

@@ -128,14 +128,14 @@ impl<'a> Site<'a> {
         let operator = stage(&text, "")?;
         let config = format!(
             r#"{{"Entrypoint": {}, "Cmd": {}, "User": "{}", "Env": ["PATH={STANDARD}"]}}"#,
-            said(operator, "ENTRYPOINT")?,
-            said(operator, "CMD")?,
-            said(operator, "USER")?
+            instruction_argument(operator, "ENTRYPOINT")?,
+            instruction_argument(operator, "CMD")?,
+            instruction_argument(operator, "USER")?
         );
         self.import("docker.io/library/htc-operator:dev", &[cluster.assets.operator_image(), &layer], &config)?;
         let htcondor = stage(&text, " AS htcondor")?;
-        let path = said(htcondor, "ENV PATH")?.trim_start_matches('=').replace("$PATH", STANDARD);
-        let config = format!(r#"{{"User": "{}", "Env": ["PATH={path}"]}}"#, said(htcondor, "USER")?);
+        let path = instruction_argument(htcondor, "ENV PATH")?.trim_start_matches('=').replace("$PATH", STANDARD);
+        let config = format!(r#"{{"User": "{}", "Env": ["PATH={path}"]}}"#, instruction_argument(htcondor, "USER")?);
         let layer = work.join("htcondor-layer");
         own_programs(&self.programs, &layer)?;
         self.import(HTCONDOR, &[cluster.htcondor_image(), &layer], &config)?;
@@ -189,8 +189,8 @@ impl<'a> Site<'a> {
     /// Runs a line for a shell until it says what is wanted; what it has said.
     pub(super) fn until(&self, line: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
         wait_for(&format!("`{line}` to show what it should"), PATIENCE, || {
-            let said = self.says(line).map_err(|error| error.to_string())?;
-            if wanted(said.trim()) { Ok(said.trim().to_owned()) } else { Err(said) }
+            let message = self.says(line).map_err(|error| error.to_string())?;
+            if wanted(message.trim()) { Ok(message.trim().to_owned()) } else { Err(message) }
         })
     }
 
@@ -220,7 +220,7 @@ fn stage<'a>(dockerfile: &'a str, ends: &str) -> Result<&'a str> {
 }
 
 /// What an instruction of a stage says.
-fn said<'a>(stage: &'a str, instruction: &str) -> Result<&'a str> {
+fn instruction_argument<'a>(stage: &'a str, instruction: &str) -> Result<&'a str> {
     let line = stage.lines().rev().find_map(|line| line.strip_prefix(instruction));
     line.map(str::trim_start).ok_or_else(|| failed("make an image", format!("the Dockerfile has no {instruction}")))
 }

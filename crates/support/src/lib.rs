@@ -1,0 +1,14 @@
+//! Utilities that the operator's crates share: clock, back-off, rate limits, fence, log, metrics, and a client for the
+//! API server.
+
+pub mod clock;
+pub mod consent;
+pub mod failpoint;
+pub mod fair_limiter;
+pub mod fence;
+pub mod forget;
+pub mod health;
+pub mod kubernetes;
+pub mod metrics;
+pub mod retry;
+pub mod telemetry;
