@@ -77,13 +77,14 @@ const CLOSED: &str = "SUBMIT_REQUIREMENT_NAMES = Name\nSUBMIT_REQUIREMENT_Name =
 
 /// The pauses between the first five tries double, beginning with `first` seconds; what a try takes comes to each. None is
 /// shorter than 0.7 of that, whatever the machine does, since their jitter is 0.2; and the last is at least twice the
-/// shorter of the first two.
+/// shorter of the first two, unless a try takes longer than the pause before it.
 pub fn assert_growing(what: &str, times: &[f64], first: f64) {
     let gaps: Vec<f64> = times.windows(2).take(4).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(gaps.len(), 4, "{what}: {gaps:?}");
     let least = [1.0, 2.0, 4.0, 8.0].map(|times| first * times * 0.7);
     let grows = gaps.iter().zip(least).all(|(gap, least)| *gap >= least);
-    assert!(grows && gaps[3] >= gaps[0].min(gaps[1]) * 2.0, "{what}: the pauses do not grow: {gaps:?}");
+    let shortest = gaps[0].min(gaps[1]);
+    assert!(grows && (gaps[3] >= shortest * 2.0 || shortest > first * 3.0), "{what}: the pauses do not grow: {gaps:?}");
     println!("{what}: pauses of {gaps:.1?} s");
 }
 
