@@ -187,6 +187,7 @@ fn unreachable_schedd_loses_no_job(version: Version) {
         here.create(&site.noted(&new, 1, ""));
         let uid = here.create(&site.lasting(&doomed, 1));
         let calls = site.gates.calls(tool);
+        here.wait(&doomed, "its finalizer", |object| !object["metadata"]["finalizers"].is_null());
         here.begin_delete(&doomed);
         wait_for("some more tries", PATIENCE, || site.gates.calls(tool) >= calls + 3).unwrap();
         here.wait_phase(&new, "Pending");
