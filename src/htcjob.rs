@@ -7,6 +7,7 @@ mod crd_served;
 mod error;
 mod events;
 mod finalizer;
+mod image_digest;
 mod initial_list;
 mod inputs;
 mod items;
@@ -19,6 +20,7 @@ mod reconcile;
 pub mod secret;
 mod spec;
 mod status;
+mod unguarded;
 mod write_limiter;
 
 use std::collections::HashSet;
@@ -55,6 +57,7 @@ use crd_served::CrdServed;
 pub use error::{ActError, GatherError, ReconcileError, WriteError};
 pub use events::EventPublisher;
 pub(crate) use finalizer::claimed;
+pub use image_digest::ImageDigests;
 use initial_list::InitialList;
 pub use memory::ObjectMemory;
 pub use namespace_jobs::NamespaceJobs;
@@ -70,6 +73,8 @@ pub struct Context {
     pub requests: Arc<Registry>,
     /// Turns specs into submission plans.
     pub planner: Planner,
+    /// Registries that are asked for the digests of images.
+    pub image_digests: ImageDigests,
     /// Time limits and size limits.
     pub settings: Settings,
     /// Namespace and name of this operator.
@@ -220,11 +225,17 @@ fn announce_change(context: &Context, event: &watcher::Event<ObservedHTCJob>) {
 }
 
 /// Forgets deleted objects. A complete list also reveals the objects that were deleted while the watch was broken.
-fn forget_deleted(context: &Context, event: &watcher::Event<ObservedHTCJob>, known: &reflector::Store<ObservedHTCJob>) {
+fn forget_deleted(
+    context: &Arc<Context>,
+    event: &watcher::Event<ObservedHTCJob>,
+    known: &reflector::Store<ObservedHTCJob>,
+) {
     let uid = |object: &ObservedHTCJob| object.uid().map(|uid| Uid::from(uid.as_str()));
     match event {
         watcher::Event::Delete(object) => {
             if let Some(uid) = uid(object) {
+                unguarded::remove_jobs(context, object);
+                context.requests.withdraw(&uid);
                 context.forget(&uid);
                 context.pools.observe_deletion(&uid);
             }

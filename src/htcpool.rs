@@ -14,7 +14,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use htc_api::{
-    HTCJobSpec, HTCPoolSpec, Identity, MiniClusterStatus, ObjectName, ObservedHTCJob, POOL_ANNOTATION, Reason, pool_of,
+    HTCJobSpec, HTCPoolSpec, Identity, Isolation, MiniClusterStatus, ObjectName, ObservedHTCJob, POOL_ANNOTATION,
+    Reason, pool_of,
 };
 use htc_machine::Uid;
 use htc_machine::demand::JobDemand;
@@ -437,6 +438,14 @@ impl NamedPool {
             let message = format!(
                 "the workers of HTCPool {name} are Pods of namespace {}, and cannot mount claims of namespace {namespace}: delete the HTCJob, and create it without spec.volumes, or in the namespace of a managed pool",
                 name.namespace
+            );
+            return Some(SpecRefused::invalid(message));
+        }
+        if self.spec.managed.as_ref().is_some_and(|managed| managed.workers.isolation == Isolation::None)
+            && object.0.as_ref().is_ok_and(|job| job.spec.uses_secrets() && job.spec.mini_cluster.is_none())
+        {
+            let message = format!(
+                "the workers of HTCPool {name} run jobs of all namespaces (isolation: None), so HTCJobs there cannot use Secrets: delete the HTCJob, and create it without them in spec.files and spec.env, with spec.miniCluster, or with another spec.pool"
             );
             return Some(SpecRefused::invalid(message));
         }

@@ -353,8 +353,9 @@ fn what_is_known_of_an_htcjob_is_forgotten_with_it() {
 }
 
 /// Who makes clients of the API server that have no fence.
-const WITHOUT_A_FENCE: [(&str, &str); 6] = [
+const WITHOUT_A_FENCE: [(&str, &str); 7] = [
     ("crates/support/src/fence.rs", "puts the fence around one"),
+    ("crates/support/src/image_registry.rs", "asks registries of images, by HEAD"),
     ("crates/support/src/kubernetes.rs", "makes one for those that are named here"),
     ("src/cli/check/environment.rs", "commands of a person; `check::adopt` puts a fence around it"),
     ("src/cli/run/startup.rs", "for the Lease, and for the keys of the jobs' tokens"),

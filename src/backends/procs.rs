@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use htc_api::htcproc::{EarlierExit, HTCProc, HTCProcSpec, HTCProcStatus, ProcName, State};
-use htc_api::{Backend, HTCJobSpec, MAX_QUEUE, ObjectName, ObservedHTCJob};
+use htc_api::{Backend, HTCJobSpec, MAX_QUEUE, NodeFaultsStatus, ObjectName, ObservedHTCJob};
 use htc_ledger::{ProcAction, ProcRow, RunRow};
 use htc_machine::actions::JobAction;
 use htc_machine::facts::JobState;
 use htc_machine::ids::{Index, SchedDate, Uid};
 use htc_machine::indices::Indices;
+use htc_machine::node_fault_counts::NodeFaultCounts;
 use htc_machine::runs::{KeptLog, RunEnd, RunState};
 use kube::Resource as _;
 
@@ -139,6 +140,7 @@ pub fn recorded(parent: &Parent, row: &ProcRow, now: SchedDate) -> HTCProc {
         state if state.is_over() => job.runs.end,
         _ => None,
     };
+    status.node_faults = NodeFaultCounts::of_jobs(std::iter::once(job)).as_ref().map(NodeFaultsStatus::from);
     // If the job ended by itself, its last exit is its result and not an earlier one.
     let ended = matches!(status.state, State::Succeeded | State::Failed);
     let earlier = row.exits.iter().filter(|(number, _)| !ended || *number < job.runs.exits);

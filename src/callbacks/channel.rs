@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use actix_web::http::header::{AUTHORIZATION, CACHE_CONTROL};
 use actix_web::{HttpRequest, HttpResponse, web};
-use htc_api::{KeyRef, ObjectName, Use};
+use htc_api::{KeyRef, ObjectName, PullLogin, Use};
 use htc_machine::Uid;
 use htc_support::consent::{self, SourceError};
 use htc_support::fair_limiter::FairLimiter;
+use htc_support::registry_login::{self, Login, LoginError};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
@@ -30,6 +31,8 @@ pub(super) const RATE: Rate = Rate { per_second: 200, burst: 2_000 };
 const FRESH: Duration = Duration::from_secs(10);
 /// Maximum number of Secrets in memory.
 const SHELF: usize = 64;
+/// The same for one namespace.
+const SHELF_OF_A_NAMESPACE: usize = 16;
 /// Maximum number of Secrets that are read from the API server at a time.
 const READERS: usize = 8;
 /// The same for one namespace.
@@ -40,6 +43,8 @@ const READERS_OF_A_NAMESPACE: usize = 4;
 enum Wanted {
     /// Content of a key of a Secret that `spec.files` or `spec.env` names: `secrets/NAME/KEY`.
     SecretKey(KeyRef),
+    /// Name and password for the registry of the image, one on each line: `login`.
+    Login,
 }
 
 /// Reason why a job gets nothing. Its name, one word, is in the answer.
@@ -66,6 +71,12 @@ enum FetchRefusal {
     /// The Secret cannot be used any more.
     #[error(transparent)]
     Source(#[from] Arc<SourceError>),
+    /// The Secrets have no login for the image any more.
+    #[error("no Secret of spec.imagePullSecrets has a login for the image any more")]
+    NoLogin,
+    /// A Secret has no login that can be used.
+    #[error("a Secret of spec.imagePullSecrets {0}")]
+    Login(#[from] LoginError),
     /// It is not known now.
     #[error("it cannot be read now; try again")]
     Unavailable,
@@ -73,6 +84,9 @@ enum FetchRefusal {
 
 impl Wanted {
     fn parse(path: &str) -> Option<Self> {
+        if path == "login" {
+            return Some(Self::Login);
+        }
         let (name, key) = path.strip_prefix("secrets/")?.split_once('/')?;
         Some(Self::SecretKey(KeyRef { name: name.to_owned(), key: key.to_owned() }))
     }
@@ -85,6 +99,7 @@ impl FetchRefusal {
             Self::WrongToken => 403,
             Self::UnknownPath | Self::NotOfHTCJob => 404,
             Self::Changed(_) => 409,
+            Self::NoLogin | Self::Login(_) => 410,
             Self::Unavailable => 503,
             Self::Source(error) => match **error {
                 SourceError::Api(_) => 503,
@@ -124,7 +139,24 @@ impl Receiver {
         }
         match wanted {
             Wanted::SecretKey(key) => self.secret_key(&uid, key).await,
+            Wanted::Login => self.login(&uid).await,
         }
+    }
+
+    async fn login(&self, uid: &Uid) -> Result<Vec<u8>, FetchRefusal> {
+        let intake = self.intake.get().ok_or(FetchRefusal::Unavailable)?;
+        let pull = tokio::time::timeout(LEDGER_TIME, intake.ledger.pull_login(uid)).await;
+        let Ok(Ok(pull)) = pull else { return Err(FetchRefusal::Unavailable) };
+        let (namespace, PullLogin { repository, secrets }) = pull.ok_or(FetchRefusal::NotOfHTCJob)?;
+        for name in secrets {
+            let name = ObjectName { namespace: namespace.clone(), name };
+            let secret = intake.secrets.read(Use::ImagePull, name).await?;
+            let content = secret.data.as_ref().and_then(|data| data.get(registry_login::KEY));
+            if let Some(login) = Login::find(content.map(|content| content.0.as_slice()), &repository)? {
+                return Ok(login.lines().into_bytes());
+            }
+        }
+        Err(FetchRefusal::NoLogin)
     }
 
     async fn secret_key(&self, uid: &Uid, key: KeyRef) -> Result<Vec<u8>, FetchRefusal> {
@@ -132,7 +164,7 @@ impl Receiver {
         let seal = tokio::time::timeout(LEDGER_TIME, intake.ledger.seal(uid, &key)).await;
         let Ok(Ok(seal)) = seal else { return Err(FetchRefusal::Unavailable) };
         let (namespace, seal) = seal.ok_or(FetchRefusal::NotOfHTCJob)?;
-        let secret = intake.secrets.read(ObjectName { namespace, name: key.name.clone() }).await?;
+        let secret = intake.secrets.read(Use::SecretFiles, ObjectName { namespace, name: key.name.clone() }).await?;
         match secret.data.as_ref().and_then(|data| data.get(&key.key)) {
             Some(ByteString(content)) if self.keys.current().is_sealed(uid, content, &seal) => Ok(content.clone()),
             Some(_) | None => Err(FetchRefusal::Changed(key)),
@@ -146,7 +178,7 @@ type Read = Result<Arc<Secret>, Arc<SourceError>>;
 /// Reads Secrets, and has those that were read a moment ago.
 pub(super) struct Secrets {
     client: Client,
-    shelf: Mutex<HashMap<ObjectName, (Instant, Read)>>,
+    shelf: Mutex<HashMap<(Use, ObjectName), (Instant, Read)>>,
     readers: FairLimiter,
 }
 
@@ -155,27 +187,35 @@ impl Secrets {
         Self { client, shelf: Mutex::default(), readers: FairLimiter::never_slow(READERS, READERS_OF_A_NAMESPACE) }
     }
 
-    async fn read(&self, name: ObjectName) -> Result<Arc<Secret>, FetchRefusal> {
-        if let Some(fresh) = self.fresh(&name) {
+    async fn read(&self, wanted: Use, name: ObjectName) -> Result<Arc<Secret>, FetchRefusal> {
+        let key = (wanted, name);
+        if let Some(fresh) = self.fresh(&key) {
             return Ok(fresh?);
         }
+        let name = &key.1;
         let _permit = self.readers.acquire(name.namespace.as_str()).await.ok_or(FetchRefusal::Unavailable)?;
         // Another request may have read it meanwhile.
-        if let Some(fresh) = self.fresh(&name) {
+        if let Some(fresh) = self.fresh(&key) {
             return Ok(fresh?);
         }
-        let read = consent::read::<Secret>(&self.client, Use::SecretFiles, &name.namespace, &name.name).await;
+        let read = consent::read::<Secret>(&self.client, wanted, &name.namespace, &name.name).await;
         let read = read.map(Arc::new).map_err(Arc::new);
         let mut kept = self.shelf.lock();
         kept.retain(|_, (at, _)| at.elapsed() < FRESH);
-        if kept.len() < SHELF {
-            kept.insert(name, (Instant::now(), read.clone()));
+        let of_namespace = |(_, other): &(Use, ObjectName)| other.namespace == name.namespace;
+        let is_full = kept.len() >= SHELF;
+        if is_full || kept.keys().filter(|other| of_namespace(other)).count() >= SHELF_OF_A_NAMESPACE {
+            let others = kept.iter().filter(|(other, _)| is_full || of_namespace(other));
+            if let Some(oldest) = others.min_by_key(|(_, (at, _))| *at).map(|(other, _)| other.clone()) {
+                kept.remove(&oldest);
+            }
         }
+        kept.insert(key, (Instant::now(), read.clone()));
         Ok(read?)
     }
 
-    fn fresh(&self, name: &ObjectName) -> Option<Read> {
+    fn fresh(&self, key: &(Use, ObjectName)) -> Option<Read> {
         let kept = self.shelf.lock();
-        kept.get(name).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, read)| read.clone())
+        kept.get(key).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, read)| read.clone())
     }
 }

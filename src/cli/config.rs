@@ -17,8 +17,9 @@ pub use renamed::accept_old_names;
 
 use htc_confine::{Confinement, kernel_has_landlock};
 use htc_machine::Settings;
+use htc_submit::description::NodeFaultRules;
 use htc_submit::htcopts::{AccountingGroups, Attributes, HtcOptsPolicy};
-use htc_submit::payload::ImageMap;
+use htc_submit::payload::{Image, ImageMap};
 use htc_submit::volumes::ClaimFolders;
 use htc_support::metrics::Metrics;
 use htcondor::{ConfinementSettings, Tools};
@@ -148,7 +149,24 @@ impl Config {
             return rule("--submit-timeout", "not be longer than --submit-timeout-max");
         }
         self.claims()?;
+        self.validate_image_cache()?;
         self.image_map().map(drop)
+    }
+
+    fn validate_image_cache(&self) -> Result<(), ConfigError> {
+        let Some(cache) = &self.containers.image_cache else { return Ok(()) };
+        let wrong = |problem| Err(ConfigError::value("--image-cache", cache, problem));
+        if Image::of_the_site(cache).is_err() {
+            return wrong("write an absolute path of letters, digits and `-._/:@+=`, without `.` and `..`");
+        }
+        let in_each_other = |bind: &String| {
+            let (cache, bind) = (Path::new(cache), Path::new(bind));
+            cache.starts_with(bind) || bind.starts_with(cache)
+        };
+        if self.binds().iter().any(in_each_other) {
+            return wrong("jobs see folders of --bind and could change the images there: choose another folder");
+        }
+        Ok(())
     }
 
     fn validate_confinement(&self) -> Result<(), ConfigError> {
@@ -216,6 +234,13 @@ impl Config {
         }
     }
 
+    /// Rules for runs that end by faults of their nodes.
+    #[must_use]
+    pub fn node_faults(&self) -> NodeFaultRules {
+        let pause = u32::try_from(self.condor.node_fault_pause.as_secs()).unwrap_or(u32::MAX);
+        NodeFaultRules { retries: self.condor.node_fault_retries, pause }
+    }
+
     /// Most MiB of output of one job.
     #[must_use]
     pub fn output_limit(&self) -> Option<u64> {
@@ -250,7 +275,7 @@ impl Config {
     pub fn image_map(&self) -> Result<ImageMap, ConfigError> {
         let map =
             ImageMap::with(self.containers.images.iter().cloned(), self.containers.image_prefixes.iter().cloned())?;
-        Ok(map.with_bound_folders(self.binds()))
+        Ok(map.with_bound_folders(self.binds()).with_schemes(self.containers.image_schemes.clone()))
     }
 
     /// Folders of the nodes that are bound into containers.

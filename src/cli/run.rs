@@ -159,8 +159,10 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
             keep_free: config.data.min_free_space,
         },
         binds: config.binds(),
+        image_cache: config.containers.image_cache.clone(),
         inputs_limit: config.condor.inputs_limit,
         site_defaults,
+        node_faults: config.node_faults(),
         callback: ready.reporting.clone(),
     };
     let mut running = Box::pin(assemble(&config, planner, ready)).await?;

@@ -23,6 +23,7 @@ use super::{ActError, GatherError};
 use crate::backends::condor::workers::ScheddWorkers;
 use crate::htcqueue::{DecidedUsage, JobResources};
 use gather::CondorGathered;
+pub(in crate::htcjob) use gather::identity_of;
 pub(crate) use gather::is_unadopted;
 
 /// HTCondor, as the backend of a pass.

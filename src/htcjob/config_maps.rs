@@ -37,10 +37,8 @@ impl<T> ReadOnce<T> {
         if state.submitted {
             return Some(Self::Lost);
         }
-        if !state.ours || !state.recorded {
-            let message = format!("the {} are read once the HTCJob is recorded", content.name());
-            let requeue_after = state.ours.then_some(Duration::ZERO);
-            return Some(Self::NotYet(Unreadable { reason: Reason::Waiting, message, requeue_after }));
+        if let Some(not_yet) = before_record(content.name(), state) {
+            return Some(Self::NotYet(not_yet));
         }
         let (message, wait) = pass.context.memory.read_failed_before(&pass.uid, content, pass.now())?;
         Some(Self::unavailable(content, message, wait))
@@ -60,6 +58,13 @@ impl<T> ReadOnce<T> {
         };
         Self::NotYet(Unreadable { reason, message, requeue_after: Some(wait) })
     }
+}
+
+/// Returns that the content is not read yet, if the ledger has no row for the object.
+pub(super) fn before_record(content: &str, state: &SpecState) -> Option<Unreadable> {
+    let message = format!("the {content} can be read once the HTCJob is recorded");
+    let requeue_after = state.ours.then_some(Duration::ZERO);
+    (!state.ours || !state.recorded).then_some(Unreadable { reason: Reason::Waiting, message, requeue_after })
 }
 
 impl Content {

@@ -3,13 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use htc_api::{FILES_OF_ANNOTATION, FrozenFile, FrozenInputs, HTCJob, InputStatus, KeyRef, SealedKey, Use};
+use htc_api::{
+    Backend, FILES_OF_ANNOTATION, FrozenFile, FrozenInputs, HTCJob, InputStatus, KeyRef, PullLogin, SealedKey, Use,
+};
 use htc_ledger::LedgerError;
 use htc_machine::Uid;
-use htc_submit::files::url::UrlScheme;
 use htc_submit::files::{self, Files, FilesError, FreezeError, MOST_BYTES, Source, freeze};
+use htc_submit::payload::Image;
+use htc_submit::spec::SpecRules;
 use htc_submit::variables::{FreezeVariablesError, ReadFrom, Variables};
 use htc_support::consent::{self, SourceError};
+use htc_support::registry_login::{self, Login, LoginError};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 
@@ -26,7 +30,7 @@ type Contents = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
 
 /// Reason why the inputs cannot be read. It is tried again after a pause.
 #[derive(Debug, thiserror::Error)]
-enum InputsError {
+pub(super) enum InputsError {
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error(transparent)]
@@ -40,27 +44,42 @@ enum InputsError {
         "the operator does not have the files of an HTCJob with the uid {0} in this namespace: remove the annotation {FILES_OF_ANNOTATION}, and the ConfigMaps are read as they are now"
     )]
     NotKept(String),
+    #[error("spec.imagePullSecrets: the Secret {0} {1}")]
+    Login(String, LoginError),
+    #[error("spec.imagePullSecrets: none of the Secrets has a login for {0}: add one, or leave them out")]
+    NoLogin(String),
     #[error("the Secret {} has no key {:?}: add it, or correct the HTCJob", .0.name, .0.key)]
     NoKey(KeyRef),
     #[error("the key {:?} of the Secret {} is not text, or has a NUL character: no variable can have it", .0.key, .0.name)]
     NotText(KeyRef),
+    #[error(
+        "the key {:?} of the Secret {} has {bytes} bytes: at most {MOST_SECRET_BYTES} are possible; put what is larger where the jobs can fetch it, and the credentials for that into the Secret", .key.key, .key.name
+    )]
+    SecretTooLarge { key: KeyRef, bytes: usize },
 }
+
+/// Maximum bytes of a key of a Secret. Each job fetches it, and the operator has a copy for each request.
+const MOST_SECRET_BYTES: usize = 64 * 1024;
 
 /// What a spec takes from elsewhere.
 pub(super) struct InputSources {
     files: Files,
     variables: Variables,
+    pull: Option<PullLogin>,
 }
 
 impl InputSources {
     /// Returns the sources of a valid spec, if it has any that are read.
-    pub(super) fn of(job: &HTCJob, schemes: &[UrlScheme]) -> Option<Self> {
-        let files = files::parse(&job.spec.files, schemes).ok()?;
+    pub(super) fn of(job: &HTCJob, rules: &SpecRules) -> Option<Self> {
+        let files = files::parse(&job.spec.files, &rules.url_schemes).ok()?;
         let variables = Variables::parse(&job.spec).ok()?;
-        let sources = Self { files, variables };
-        let are_read =
-            !sources.files.kept.is_empty() || !sources.variables.read.is_empty() || sources.keys().next().is_some();
-        are_read.then_some(sources)
+        let sources = Self { files, variables, pull: pull_login(job, rules) };
+        (sources.have_content() || sources.pull.is_some()).then_some(sources)
+    }
+
+    /// Whether the jobs get anything that must not change between them.
+    fn have_content(&self) -> bool {
+        !self.files.kept.is_empty() || !self.variables.read.is_empty() || self.keys().next().is_some()
     }
 
     /// Returns the keys of Secrets.
@@ -69,7 +88,7 @@ impl InputSources {
         self.files.secret.iter().map(|file| &file.key).chain(variables)
     }
 
-    /// Returns names and keys of ConfigMaps; no key for all of them. `files`: whether those of files are among them.
+    /// Returns names and keys of ConfigMaps; no key for all of them. Those of `spec.files` are included if `files`.
     fn config_maps(&self, files: bool) -> impl Iterator<Item = (&str, Option<&str>)> {
         let kept = self.files.kept.iter().filter(move |_| files);
         let files = kept.filter_map(|file| match &file.source {
@@ -96,6 +115,8 @@ pub(super) async fn kept(
         context.memory.read_succeeded(uid, Content::Files);
         return Ok(ReadOnce::Kept(kept));
     }
+    // A login may be read at any time.
+    let state = &SpecState { submitted: state.submitted && sources.have_content(), ..*state };
     if let Some(known) = ReadOnce::before_reading(pass, Content::Files, state) {
         return Ok(known);
     }
@@ -115,7 +136,35 @@ async fn read(pass: &Pass<'_>, job: &HTCJob, sources: &InputSources) -> Result<F
         },
         variables: sources.variables.freeze(job, &contents)?,
         secrets: seal(pass, sources).await?,
+        pull: match &sources.pull {
+            Some(pull) => Some(login(pass, pull).await.map(|_| pull.clone())?),
+            None => None,
+        },
     })
+}
+
+/// Returns where the jobs of HTCondor have the login for their image from, if they need one.
+pub(super) fn pull_login(job: &HTCJob, rules: &SpecRules) -> Option<PullLogin> {
+    let secrets: Vec<String> = job.spec.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect();
+    if secrets.is_empty() || job.spec.backend() != Backend::HTCondor {
+        return None;
+    }
+    let repository = Image::resolve(job.spec.named_image(), &rules.images).ok()?.repository()?;
+    Some(PullLogin { repository, secrets })
+}
+
+/// Reads the login for an image.
+pub(super) async fn login(pass: &Pass<'_>, pull: &PullLogin) -> Result<Login, InputsError> {
+    for name in &pull.secrets {
+        let (client, namespace) = (&pass.context.client, &pass.name.namespace);
+        let secret: Secret = consent::read(client, Use::ImagePull, namespace, name).await?;
+        let content = secret.data.as_ref().and_then(|data| data.get(registry_login::KEY));
+        let found = Login::find(content.map(|content| content.0.as_slice()), &pull.repository);
+        if let Some(login) = found.map_err(|error| InputsError::Login(name.clone(), error))? {
+            return Ok(login);
+        }
+    }
+    Err(InputsError::NoLogin(pull.repository.clone()))
 }
 
 /// Returns the files that are stored for an earlier HTCJob of the namespace with the same `spec.files`.
@@ -125,7 +174,7 @@ async fn files_of(pass: &Pass<'_>, uid: &str, sources: &InputSources) -> Result<
     freeze(kept, &files::config_maps(kept, &frozen)).map_err(|_| InputsError::NotKept(uid.to_owned()))
 }
 
-/// Reads the ConfigMaps, each once. `files`: whether those of files are among them.
+/// Reads the ConfigMaps, each once. Those of `spec.files` are included if `files`.
 async fn read_config_maps(pass: &Pass<'_>, sources: &InputSources, files: bool) -> Result<Contents, InputsError> {
     let names: BTreeSet<&str> = sources.config_maps(files).map(|(name, _)| name).collect();
     let (mut contents, mut bytes) = (Contents::new(), 0);
@@ -159,6 +208,9 @@ async fn seal(pass: &Pass<'_>, sources: &InputSources) -> Result<Vec<SealedKey>,
         };
         let bytes = data.data.as_ref().and_then(|data| data.get(&key.key));
         let bytes = bytes.ok_or_else(|| InputsError::NoKey(key.clone()))?.0.as_slice();
+        if bytes.len() > MOST_SECRET_BYTES {
+            return Err(InputsError::SecretTooLarge { key: key.clone(), bytes: bytes.len() });
+        }
         let is_text = std::str::from_utf8(bytes).is_ok_and(|text| !text.contains('\0'));
         if !is_text && sources.variables.secret.iter().any(|(_, variable)| variable == key) {
             return Err(InputsError::NotText(key.clone()));

@@ -37,7 +37,7 @@ pub(super) async fn read_spec(
     lost_count: impl FnOnce() -> Option<u32>,
 ) -> Result<Result<RequestedSpec, Unreadable>, GatherError> {
     let (mut items, mut inputs, mut lost) = (None, Vec::new(), None);
-    let sources = InputSources::of(job, &pass.context.planner.rules.url_schemes);
+    let sources = InputSources::of(job, &pass.context.planner.rules);
     if (job.spec.items_from.is_some() || sources.is_some())
         && !state.submitted
         && let Some(message) = invalid()

@@ -124,7 +124,7 @@ fn every_queue_state_is_documented() {
 
 #[test]
 fn every_payload_exit_code_is_documented() {
-    let codes = names(PayloadFailure::iter().map(PayloadFailure::exit_code));
+    let codes = names(PayloadFailure::iter().map(PayloadFailure::code));
     must_be_same(&listed("docs/troubleshooting.md", "## Exit codes"), &codes);
 }
 

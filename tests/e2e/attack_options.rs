@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use bed::{Bed, PATIENCE, condition, htcjob, ids, is_true, of};
-use htc_submit::description::{ClusterSettings, QueueItem, submit_description};
+use htc_submit::description::{ClusterSettings, NodeFaultRules, QueueItem, submit_description};
 use htc_submit::htcopts::HtcOpts;
 use htc_submit::payload::{Image, Payload, sandbox_files};
 use rstest::rstest;
@@ -54,6 +54,8 @@ fn operator_files_stay_unread_even_if_the_attribute_is_allowed(#[values(Trixie, 
         name: "m",
         image: &image,
         image_name: "centos",
+        private: false,
+        image_cache: None,
         program: &command,
         source: "true",
         binds: &[],
@@ -79,6 +81,7 @@ fn operator_files_stay_unread_even_if_the_attribute_is_allowed(#[values(Trixie, 
             callback: false,
             files: false,
             output_limit: None,
+            node_faults: NodeFaultRules { retries: 0, pause: 30 },
             mini_cluster: false,
             volumes: None,
             workers: None,

@@ -11,6 +11,7 @@ mod names;
 mod namespace_limit;
 mod outcomes;
 mod parallelism;
+mod private_images;
 mod secrets;
 mod suspend;
 mod urls;
@@ -31,7 +32,7 @@ fn condition_parts(object: &Value, kind: &str) -> [String; 3] {
 }
 
 /// What the `HTCJob`'s job wrote into a file of its output folder.
-fn read(here: &Namespace<'_>, name: &str, index: u32, file: &str) -> String {
+pub fn read(here: &Namespace<'_>, name: &str, index: u32, file: &str) -> String {
     here.wait_output(name);
     let path = here.output(name, index).join(file);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))

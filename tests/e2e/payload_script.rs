@@ -2,22 +2,25 @@
 
 mod files;
 mod gpus;
-mod https;
+pub mod https;
+mod images;
 mod nested;
 mod outputs;
 mod program;
 mod reports;
 mod secrets;
+mod slot_containers;
 pub mod urls;
 mod volumes;
 mod worker;
 
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command as Process, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use htc_submit::payload::{Callback, Image, ImageMap, Payload, PayloadFailure, Program, sandbox_files};
+use htc_submit::payload::{Callback, Image, ImageMap, JobShEnd, Payload, PayloadFailure, Program, sandbox_files};
 
 const SHELLS: [&str; 3] = ["dash", "bash", "busybox sh"];
 /// Apptainer refuses to run as root here; a test that is root runs the job as `nobody`.
@@ -51,6 +54,8 @@ fn bare<'a>(image: &'a Image, program: &'a Program, source: &'a str) -> Payload<
         name: "my-job",
         image,
         image_name: "python:3.12",
+        private: false,
+        image_cache: None,
         program,
         source,
         binds: &[],
@@ -153,9 +158,21 @@ impl Scratch {
     }
 }
 
+/// Exit code, standard output and standard error. A signal is a negative code.
 fn ended(output: Output) -> (i32, String, String) {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+    let code = output.status.code().or_else(|| Some(-output.status.signal()?));
+    (code.unwrap_or(i32::MIN), text(output.stdout), text(output.stderr))
+}
+
+/// What [`ended`] returns for a job whose input cannot be had now: `job.sh` ends itself with this signal for 246.
+const NO_INPUT: i32 = -46;
+/// The same for an input that is refused or another one.
+const INPUT_REFUSED: i32 = -50;
+
+/// Failure with which `job.sh` ended itself before the payload had run.
+fn failure(code: i32) -> Option<PayloadFailure> {
+    JobShEnd::from_signal(-code).filter(|end| !end.after_payload).map(|end| end.failure)
 }
 
 fn with_image(command: &str, source: &str) -> Scratch {
@@ -269,7 +286,7 @@ fn expect(failure: PayloadFailure, hint: &str, make: impl Fn() -> Scratch) {
     for shell in SHELLS {
         let scratch = make();
         let (code, _, stderr) = scratch.run(shell);
-        assert_eq!(PayloadFailure::from_exit_code(code), Some(failure), "{shell}: {code} {stderr}");
+        assert_eq!(self::failure(code), Some(failure), "{shell}: {code} {stderr}");
         let last = stderr.lines().last().unwrap_or_default();
         assert!(last.starts_with("htc-operator: ") && last.contains(hint), "{shell}: {stderr}");
         assert_eq!(scratch.read("ran"), "", "{shell}: the payload ran");
@@ -277,7 +294,7 @@ fn expect(failure: PayloadFailure, hint: &str, make: impl Fn() -> Scratch) {
 }
 
 #[test]
-fn each_missing_part_has_its_own_exit_code() {
+fn each_missing_part_has_its_own_signal() {
     let source = "echo yes > ran";
     expect(PayloadFailure::CommandNotFound, "nosuch", || with_image("nosuch -x", source));
     expect(PayloadFailure::CommandNotFound, "/opt/nosuch", || with_image("/opt/nosuch", source));
@@ -305,7 +322,7 @@ fn each_missing_part_has_its_own_exit_code() {
         for arguments in [&[][..], &["x"], &["-1"]] {
             let scratch = with_image("bash", source);
             let (code, _, _) = ended(scratch.start(shell, arguments).wait_with_output().unwrap());
-            assert_eq!(code, PayloadFailure::SandboxBroken.exit_code(), "{shell} {arguments:?}");
+            assert_eq!(failure(code), Some(PayloadFailure::SandboxBroken), "{shell} {arguments:?}");
         }
     }
 }
@@ -506,7 +523,7 @@ fn output_comes_back_although_the_image_is_gone() {
             let source = format!("echo mine >made; ln -s made link; rm {at}/{gone}; exit 255");
             let scratch = Scratch::with(&site, &[at], &format!("{at}/command"), &source, None);
             let (code, _, stderr) = scratch.run(shell);
-            assert_eq!(PayloadFailure::from_exit_code(code), Some(failure), "{shell}: {code} {stderr}");
+            assert_eq!(self::failure(code), Some(failure), "{shell}: {code} {stderr}");
             assert_eq!(scratch.read("made"), "mine\n", "{shell}: {gone}");
             let left = [".job.ad", "htc_output.omitted", "job.sh", "made", "payload.conf", "script.sh"];
             assert_eq!(scratch.names(), left, "{shell}: {gone}");
@@ -546,7 +563,11 @@ fn image_path_outside_the_binds_is_refused() {
         };
         for link in ["node", "out", "nothing"] {
             let (code, stdout, stderr) = run(bind, &format!("{bind}/{link}"));
-            assert_eq!((code, stdout.as_str()), (PayloadFailure::ImageUnavailable.exit_code(), ""), "{shell}: {link}");
+            assert_eq!(
+                (failure(code), stdout.as_str()),
+                (Some(PayloadFailure::ImageUnavailable), ""),
+                "{shell}: {link}"
+            );
             let says =
                 if link == "nothing" { "cannot be had" } else { "in the folders that are bound into containers" };
             assert!(stderr.contains(says), "{stderr}");

@@ -9,7 +9,7 @@ use std::process::{Command as Process, Stdio};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use htc_submit::description::{ClusterSettings, QueueItem, files, submit_description};
+use htc_submit::description::{ClusterSettings, NodeFaultRules, QueueItem, files, submit_description};
 use htc_submit::htcopts::{AttributeName, Attributes, HtcOpts, HtcOptsError, HtcOptsPolicy};
 use htc_submit::payload::{Image, ImageMap, Payload, PayloadCommand, Program, sandbox_files};
 use proptest::prelude::*;
@@ -50,6 +50,8 @@ impl Folders {
             name: "test",
             image: &image,
             image_name: "centos",
+            private: false,
+            image_cache: None,
             program: &command,
             source: "exit 0",
             binds: &[],
@@ -96,6 +98,7 @@ impl Folders {
             callback: false,
             files: false,
             output_limit: Some(7),
+            node_faults: NodeFaultRules { retries: 0, pause: 30 },
             mini_cluster: false,
             volumes: None,
             workers: None,
@@ -247,9 +250,17 @@ fn accepted_options_keep_their_meaning_in_the_ad() {
                         prop_assert!(same_expression(&both, printed), "{version}: {meant:?} became {printed:?}");
                         continue;
                     }
-                    (None, "on_exit_hold_reason" | "periodic_hold" | "on_exit_hold" | "priority" | "rank") => {
-                        ad.get(&may_change[0])
+                    // They apply to the ends of payloads only.
+                    (None, "on_exit_hold" | "on_exit_hold_reason" | "on_exit_remove") => {
+                        let printed = ad.get(&may_change[0]).map_or("nothing", String::as_str);
+                        let squeezed = |text: &str| text.replace([' ', '\t'], "").to_ascii_lowercase();
+                        prop_assert!(
+                            squeezed(printed).contains(&squeezed(meant)),
+                            "{version}: {meant:?} became {printed:?}"
+                        );
+                        continue;
                     }
+                    (None, "periodic_hold" | "priority" | "rank") => ad.get(&may_change[0]),
                     (None, _) => continue,
                 };
                 let printed = printed.map_or("nothing", String::as_str);
@@ -413,7 +424,7 @@ fn user_options_override_site_defaults_in_any_spelling() {
         assert!(!ad.contains_key("AcctGroup"));
         assert_eq!(
             (ad["JobMaxRetries"].as_str(), ad["Rank"].as_str(), ad["JobFlavour"].as_str()),
-            ("0", "Memory", "\"espresso\"")
+            ("0 + (NumHoldsByReason.JobPolicy ?: 0)", "Memory", "\"espresso\"")
         );
     }
 }
@@ -512,7 +523,8 @@ proptest! {
         let fallback = (PayloadCommand::parse("bash").unwrap(), Image::resolve("centos", &ImageMap::new()).unwrap());
         let (command, image) = (command.unwrap_or(fallback.0), image.unwrap_or(fallback.1));
         let (binds, program) = ([bind], Program::Script(command.clone()));
-        let payload = Payload { name: &name, image: &image, image_name: &named, program: &program, source: "exit", binds: &binds, volumes: &[], callback: None, env: &[], files: &[], fetched: &[], secret_files: &[], secret_env: &[], outputs: &[] };
+        let payload = Payload { name: &name, image: &image, image_name: &named, private: false,
+ image_cache: None, program: &program, source: "exit", binds: &binds, volumes: &[], callback: None, env: &[], files: &[], fetched: &[], secret_files: &[], secret_env: &[], outputs: &[] };
         for payload in [payload, Payload { name: "a.b-c", ..payload }, Payload { name: "x", binds: &[], ..payload }] {
             let Ok(files) = sandbox_files(&payload) else { continue };
             let text = String::from_utf8(files[2].contents.clone()).unwrap();
@@ -533,7 +545,7 @@ proptest! {
         let none = HtcOpts::default();
         let path = format!("/{path}");
         let good = QueueItem { uid: "u", attempt: 1, index: 0, batch_name: "n/x", sandbox: "/s", output: "/o", item: None, image: "i" };
-        let common = ClusterSettings { operator: "o", not_after: 1, site_defaults: &none, options: &none, callback: false, files: false, output_limit: None, mini_cluster: false, volumes: None, workers: None };
+        let common = ClusterSettings { operator: "o", not_after: 1, site_defaults: &none, options: &none, callback: false, files: false, output_limit: None, node_faults: NodeFaultRules { retries: 0, pause: 30 }, mini_cluster: false, volumes: None, workers: None };
         let lines = submit_description(&common, &[good]).unwrap().lines().count();
         for (common, job) in [
             (common, QueueItem { uid: &uid, ..good }), (common, QueueItem { batch_name: &batch_name, ..good }), (common, QueueItem { sandbox: &path, ..good }),

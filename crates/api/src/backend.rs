@@ -58,7 +58,7 @@ impl Backend {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct KubernetesSpec {
-    /// Secrets of the namespace with which the nodes pull the image, as in a Pod.
+    /// Secrets of the namespace with which the nodes pull the image, as in a Pod. spec.imagePullSecrets means the same, and HTCondor has it, too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]

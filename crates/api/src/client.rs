@@ -14,8 +14,9 @@ pub fn describe_error(error: &kube::Error) -> String {
     }
 }
 
-/// Joins an error and its sources. Sources whose message is already included are left out.
-fn chain(what: &str, error: &(dyn std::error::Error + 'static)) -> String {
+/// Joins `what`, an error and its sources. Sources whose message is already included are left out.
+#[must_use]
+pub fn chain(what: &str, error: &(dyn std::error::Error + 'static)) -> String {
     let mut said = what.to_owned();
     let mut next = Some(error);
     while let Some(error) = next {

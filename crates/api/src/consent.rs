@@ -19,6 +19,8 @@ pub enum Use {
     Credentials,
     /// Use of a Secret by `spec.files` or `spec.env`.
     SecretFiles,
+    /// Use of a Secret by `spec.imagePullSecrets`.
+    ImagePull,
 }
 
 /// Error: the object has no label that allows the use.
@@ -40,6 +42,7 @@ impl Use {
             Self::Items => "items",
             Self::Files | Self::SecretFiles => "files",
             Self::Credentials => "credentials",
+            Self::ImagePull => "images",
         }
     }
 
@@ -48,7 +51,7 @@ impl Use {
     pub const fn kind(self) -> &'static str {
         match self {
             Self::Items | Self::Files => "ConfigMap",
-            Self::Credentials | Self::SecretFiles => "Secret",
+            Self::Credentials | Self::SecretFiles | Self::ImagePull => "Secret",
         }
     }
 
@@ -56,6 +59,7 @@ impl Use {
         match self {
             Self::Items | Self::Files | Self::SecretFiles => "read it",
             Self::Credentials => "submit with it",
+            Self::ImagePull => "pull images with it",
         }
     }
 

@@ -33,7 +33,7 @@ pub struct FileSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<KeyRef>,
     /// URL that each job fetches the file from on its node, before the script: `https://host.example.org/data/${item}`.
-    /// `${index}` and `${item}` stand for those of the job, in the path or the query. The site says which schemes are allowed.
+    /// `${index}` and `${item}` stand for those of the job, in the path or the query. The site allows certain schemes only.
     /// Everybody who may read the HTCJob can read it. Do not store passwords here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024), pattern(r"^[a-z]+://[^\x00-\x20\x7f]*$"))]
@@ -111,6 +111,17 @@ pub struct FrozenInputs {
     pub variables: Vec<(String, String)>,
     /// Keys of Secrets. Their content stays in the Secrets.
     pub secrets: Vec<SealedKey>,
+    /// Secrets with the login of the image's registry, if the image is pulled with one.
+    pub pull: Option<PullLogin>,
+}
+
+/// Where jobs have the login from with which they pull their image. A login may change: the image is the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PullLogin {
+    /// Registry and repository of the image, as in `registry.example.org/team/fit`.
+    pub repository: String,
+    /// Names of Secrets. The first one with a login for the repository counts.
+    pub secrets: Vec<String>,
 }
 
 /// Key of a Secret, and what tells whether its content has changed.

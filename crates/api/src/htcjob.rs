@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::env::EnvVarSource;
 use super::files::{FileSource, InputStatus};
 use super::{
-    Backend, Condition, ContainerSpec, KubernetesSpec, MiniCluster, MiniClusterStatus, Phase, Quantity, Volume,
-    quantity,
+    Backend, Condition, ContainerSpec, KubernetesSpec, MiniCluster, MiniClusterStatus, NodeFaultsStatus, Phase,
+    PullSecret, Quantity, Volume, quantity,
 };
 
 // The API server evaluates each rule on every write, including writes of the status and the finalizers. Each
@@ -104,6 +104,8 @@ use super::{
         .message("spec.kubernetes is for Pods only: write spec.backend: Kubernetes, or leave it out").field_path(".kubernetes"),
     validation = Rule::new("!has(self.volumes) || !has(self.kubernetes) || !has(self.kubernetes.volumes)")
         .message("spec.volumes and spec.kubernetes.volumes exclude each other: write spec.volumes").field_path(".volumes"),
+    validation = Rule::new("!has(self.imagePullSecrets) || !has(self.kubernetes) || !has(self.kubernetes.imagePullSecrets)")
+        .message("spec.imagePullSecrets and spec.kubernetes.imagePullSecrets exclude each other: write spec.imagePullSecrets").field_path(".imagePullSecrets"),
     validation = Rule::new("!has(self.miniCluster) || (has(self.pool) && (!has(self.backend) || self.backend == 'HTCondor'))")
         .message("spec.miniCluster is for managed pools only: name an HTCPool with spec.managed as spec.pool, and no backend but HTCondor").field_path(".miniCluster")
 )]
@@ -189,6 +191,14 @@ pub struct HTCJobSpec {
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["path".into()]))]
     pub files: Vec<FileSource>,
+
+    /// Secrets of the namespace with logins of registries, with which the image is pulled.
+    /// In HTCondor each job fetches the login of its image's registry from the operator, for the pull only.
+    /// Such a Secret needs the label `htc.cern.ch/use: images`. Workers of managed pools pull with the pool's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub image_pull_secrets: Vec<PullSecret>,
 
     /// Volumes that each job sees, by the names of their PersistentVolumeClaims.
     /// Pods, and workers of pools that the operator runs in this namespace, mount the claim.
@@ -387,6 +397,14 @@ impl HTCJobSpec {
         self.backend.unwrap_or_default()
     }
 
+    /// Returns whether the jobs have files or variables from Secrets.
+    #[must_use]
+    pub fn uses_secrets(&self) -> bool {
+        let of_secret =
+            |variable: &EnvVar| variable.value_from.as_ref().is_some_and(|from| from.secret_key_ref.is_some());
+        self.files.iter().any(|file| file.secret.is_some()) || self.env.iter().any(of_secret)
+    }
+
     /// Returns the image in which the jobs run. With spec.miniCluster it is that of its own workers, if they have one.
     #[must_use]
     pub fn image(&self) -> &str {
@@ -507,11 +525,22 @@ pub struct HTCJobStatus {
     /// Active jobs that are on hold.
     #[serde(default)]
     pub held: i64,
+    /// Runs that ended by faults of their nodes. HTCondor runs these jobs again, on other machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_faults: Option<NodeFaultsStatus>,
     /// Files of spec.files, as all jobs get them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["path".into()]))]
     pub inputs: Vec<InputStatus>,
+    /// Digest of the image that all jobs get, if the registry was asked for it before the first submission or spec names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub image_digest: Option<String>,
+    /// Reason why the digest is not known. The jobs pull the tag, each what it means at that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub image_digest_problem: Option<String>,
     /// Workers of its own, with spec.miniCluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mini_cluster: Option<MiniClusterStatus>,
@@ -521,7 +550,7 @@ pub struct HTCJobStatus {
     /// Time at which every job had ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
-    /// Current conditions, for example Submitted, Complete and Failed. Tracked, Held, Stuck, Suspended and QuotaReserved are absent until there is something to report.
+    /// Current conditions, for example Submitted, Complete and Failed. Tracked, Held, NodeFaults, Stuck, Suspended and QuotaReserved are absent until there is something to report.
     #[serde(default)]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     #[schemars(length(max = 16))]

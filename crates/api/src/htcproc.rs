@@ -3,12 +3,14 @@
 use htc_machine::actions::JobAction;
 use htc_machine::facts::Exit;
 use htc_machine::outcome::{Loss, Outcome};
-use htc_machine::payload_failure::PayloadFailure;
+use htc_machine::payload_failure::JobShEnd;
 use htc_machine::text::{MAX_MESSAGE, sanitize};
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
+
+use super::NodeFaultsStatus;
 
 /// API group. It differs from that of the HTCJob, because an APIService takes over the whole version of its group from
 /// the CRDs.
@@ -165,6 +167,9 @@ pub struct HTCProcStatus {
     /// that ended between two looks of the operator, are not among them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub earlier_exits: Vec<EarlierExit>,
+    /// Runs of the job that ended by faults of their nodes. They are no failures of the job, and do not count as retries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_faults: Option<NodeFaultsStatus>,
     /// When HTCondor had the job and its files. Before that it was waiting, after that idle or running.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub submit_time: Option<String>,
@@ -189,7 +194,7 @@ pub struct HTCProcStatus {
     /// What a user has asked for: Hold, Release or Remove. It is done as soon as HTCondor takes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested: Option<&'static str>,
-    /// Why the job is in this state, one word: RemovedByUser.
+    /// Why the job is in this state, one word: RemovedByUser, or NodeFault for a job that did not fail by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'static str>,
     /// What the state means, where that is known better; or why HTCondor has not done what is requested.
@@ -279,6 +284,7 @@ impl HTCProcStatus {
             host: None,
             attempts: 0,
             earlier_exits: Vec::new(),
+            node_faults: None,
             submit_time: None,
             start_time: None,
             completion_time: None,
@@ -337,11 +343,16 @@ impl HTCProcStatus {
             }
             Outcome::Failed(code) => {
                 self.exit_code = Some(*code);
-                self.message = PayloadFailure::from_exit_code(*code).map(|failure| failure.sentence().to_owned());
                 State::Failed
             }
             Outcome::Killed(signal) => {
-                self.exit_signal = Some(*signal);
+                match JobShEnd::from_signal(*signal) {
+                    Some(end) => {
+                        self.reason = end.is_node_fault().then_some("NodeFault");
+                        self.message = Some(end.failure.sentence().to_owned());
+                    }
+                    None => self.exit_signal = Some(*signal),
+                }
                 State::Failed
             }
             Outcome::FailedBefore => {

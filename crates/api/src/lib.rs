@@ -11,8 +11,8 @@ mod consent;
 #[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
 mod container;
 mod crd;
-#[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
 #[allow(clippy::struct_field_names, reason = "the names are those of Kubernetes")]
+#[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
 mod env;
 #[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
 mod files;
@@ -32,6 +32,8 @@ mod identity;
 mod managed;
 #[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
 mod mini_cluster;
+#[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
+mod node_faults;
 mod object;
 mod quantity;
 #[allow(unreachable_pub, reason = "kube's derive makes items that lint takes for unreachable")]
@@ -43,11 +45,11 @@ pub use consent::{NoConsent, USE_LABEL, Use};
 pub use container::ContainerSpec;
 pub use crd::{crd, crd_yaml, fix_spec, pool_crd, pool_crd_yaml, queue_crd, queue_crd_yaml};
 pub use env::{EnvVarSource, FieldRef, KeyRef};
-pub use files::{FileConfigMap, FileSource, FrozenFile, FrozenInputs, InputStatus, SealedKey};
+pub use files::{FileConfigMap, FileSource, FrozenFile, FrozenInputs, InputStatus, PullLogin, SealedKey};
 pub use guarded::Guarded;
 pub use htc_machine::annotations::{ABANDON_ANNOTATION, SUBMIT_AGAIN_ANNOTATION};
 pub use htc_machine::condition::{ConditionStatus, ConditionType, Reason};
-pub use htc_machine::payload_failure::PayloadFailure;
+pub use htc_machine::payload_failure::{JobShEnd, PayloadFailure};
 pub use htc_machine::phase::Phase;
 pub use htc_machine::rules::MAX_QUEUE;
 pub use htcjob::{ConfigMapKeyRef, EnvVar, HTCJob, HTCJobSpec, HTCJobStatus, ItemsFrom, Resources, Script};
@@ -64,6 +66,7 @@ pub use managed::{
     ScheddPod, SigningKeySpec, Storage, Workers,
 };
 pub use mini_cluster::{MiniCluster, MiniClusterStatus, WorkerTemplate};
+pub use node_faults::NodeFaultsStatus;
 pub use object::{ObjectName, ObservedHTCJob, is_for_operator};
 pub use quantity::{Quantity, QuantityError};
 pub use volumes::{NoVolume, RESERVED_FOLDERS, Volume};

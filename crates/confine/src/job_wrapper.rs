@@ -106,7 +106,8 @@ pub enum NotStarted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WrapperExit {
     Code(u8),
-    Signal(Signal),
+    /// Number of a signal.
+    Signal(i32),
 }
 
 /// Starts the job and waits for its end. `words` are its program and arguments. Returns its exit code, or ends by the
@@ -155,8 +156,8 @@ pub fn run(words: &[OsString]) -> Result<u8, NotStarted> {
     match end {
         WrapperExit::Code(code) => Ok(code),
         WrapperExit::Signal(signal) => {
-            let _ = kill_process(getpid(), signal);
-            Ok(128_u8.saturating_add(signal.as_raw().try_into().unwrap_or_default()))
+            end_by(signal);
+            Ok(128_u8.saturating_add(signal.try_into().unwrap_or_default()))
         }
     }
 }
@@ -189,12 +190,24 @@ async fn job(command: &mut Command) -> io::Result<WrapperExit> {
 }
 
 fn end(status: WaitStatus) -> WrapperExit {
-    let by = status.terminating_signal().and_then(Signal::from_named_raw).filter(|signal| !FORWARDED.contains(signal));
+    let is_forwarded = |signal: &i32| FORWARDED.iter().any(|forwarded| forwarded.as_raw() == *signal);
+    let by = status.terminating_signal().filter(|signal| !is_forwarded(signal));
     let code = status.exit_status().or_else(|| Some(128 + status.terminating_signal()?));
     by.map_or_else(
         || WrapperExit::Code(code.and_then(|code| code.try_into().ok()).unwrap_or(CANNOT_START)),
         WrapperExit::Signal,
     )
+}
+
+/// Ends this process by a signal. `job.sh` ends by real-time signals, which have no names. A shell sends those, because
+/// rustix has no safe function for them.
+fn end_by(signal: i32) {
+    if let Some(signal) = Signal::from_named_raw(signal) {
+        let _ = kill_process(getpid(), signal);
+    } else {
+        let kill = ["-c", "kill -\"$1\" \"$PPID\"", "sh"];
+        let _ = std::process::Command::new("/bin/sh").args(kill).arg(signal.to_string()).status();
+    }
 }
 
 /// Ends all processes that the job has started.
@@ -306,8 +319,8 @@ mod tests {
         };
         assert_eq!([ended("exit 0"), ended("exit 255")], [WrapperExit::Code(0), WrapperExit::Code(255)]);
         assert_eq!(
-            [ended("kill -KILL $$"), ended("kill -TERM $$")],
-            [WrapperExit::Signal(Signal::KILL), WrapperExit::Code(143)]
+            [ended("kill -KILL $$"), ended("kill -43 $$"), ended("kill -TERM $$")],
+            [WrapperExit::Signal(Signal::KILL.as_raw()), WrapperExit::Signal(43), WrapperExit::Code(143)]
         );
     }
 }

@@ -1,6 +1,6 @@
 //! One ad, with the queried attributes.
 
-use htc_machine::facts::{Ad, Exit, Hold, JobStatus, RunHistory, WaitsFor};
+use htc_machine::facts::{Ad, Exit, Hold, JobStatus, NodeFaults, RunHistory, WaitsFor};
 use htc_machine::text::{MAX_MESSAGE, sanitize};
 use htc_machine::{Attempt, ClusterId, Index, JobId, SchedDate};
 
@@ -68,6 +68,7 @@ row! {
     hold_code: "HoldReasonCode",
     hold_subcode: "HoldReasonSubCode",
     hold_reason: "HoldReason",
+    last_hold_reason: "LastHoldReason",
     staged_in: "StageInFinish",
     staged_out: "StageOutFinish",
     exit_code: "ExitCode",
@@ -195,18 +196,24 @@ impl Row {
         let exit =
             if by_signal { code(&self.exit_signal).map(Exit::Signal) } else { code(&self.exit_code).map(Exit::Code) };
         let status = JobStatus::from_code(number(self.status.as_ref())?)?;
+        let hold = Hold {
+            code: number(self.hold_code.as_ref()).unwrap_or_default(),
+            subcode: number(self.hold_subcode.as_ref()).unwrap_or_default(),
+            reason: words(self.hold_reason.as_ref()),
+            since: date(self.entered.as_ref()).filter(|_| status == JobStatus::Held),
+        };
+        let faults = |reason: &Option<Scalar>| text(reason.as_ref()).and_then(NodeFaults::from_hold);
+        let by_policy = status == JobStatus::Held && hold.code == Hold::BY_POLICY;
+        let held_for = if by_policy { faults(&self.hold_reason) } else { None };
+        let waits_for = WaitsFor::of(status).or_else(|| held_for.as_ref().map(|_| WaitsFor::OtherNode));
+        let faults = held_for.or_else(|| faults(&self.last_hold_reason));
         Some(Ad {
             id: self.job_id()?,
             attempt,
             index,
             not_after: number(self.not_after.as_ref()).map(SchedDate),
             status,
-            hold: Hold {
-                code: number(self.hold_code.as_ref()).unwrap_or_default(),
-                subcode: number(self.hold_subcode.as_ref()).unwrap_or_default(),
-                reason: words(self.hold_reason.as_ref()),
-                since: date(self.entered.as_ref()).filter(|_| status == JobStatus::Held),
-            },
+            hold,
             staged_in: date(self.staged_in.as_ref()),
             staged_out: date(self.staged_out.as_ref()),
             exit,
@@ -223,7 +230,8 @@ impl Row {
                 host: text(self.host.as_ref())
                     .or_else(|| text(self.last_host.as_ref()))
                     .map(|host| sanitize(host, HOST).into()),
-                waits_for: WaitsFor::of(status),
+                faults: faults.map(Box::new),
+                waits_for,
             },
         })
     }
@@ -283,6 +291,23 @@ mod tests {
         assert_eq!((ad.hold.code, ad.hold.subcode, ad.hold.since), (1, 0, Some(SchedDate(99))));
         assert_eq!(ad.hold.reason, "a \"reason\" with \\ and é and \u{fffd}");
         assert_eq!((ad.exit, ad.completed, ad.staged_in, ad.not_after), (None, false, Some(SchedDate(17)), None));
+    }
+
+    #[test]
+    fn faults_of_nodes_are_read_from_this_hold_or_the_last() {
+        let of = |more: &str| {
+            let ours = r#""ClusterId": 7, "ProcId": 3, "HTCJobUID": "u", "HTCJobAttempt": 2, "HTCJobIndex": 5"#;
+            let rows = read(format!("[{{ {ours}, {more} }}]").as_bytes());
+            let runs = rows[0].1.as_ref().unwrap().runs.clone();
+            (runs.waits_for, runs.faults.map(|faults| faults.to_string()))
+        };
+        let text = "Node fault 2 of 6 at 99 on a,b with 243";
+        let reason = format!("\"{text}; it runs again\"");
+        let paused = of(&format!(r#""JobStatus": 5, "HoldReasonCode": 3, "HoldReason": {reason}"#));
+        assert_eq!(paused, (Some(WaitsFor::OtherNode), Some(text.to_owned())));
+        assert_eq!(of(&format!(r#""JobStatus": 2, "LastHoldReason": {reason}"#)), (None, Some(text.to_owned())));
+        let by_hand = of(&format!(r#""JobStatus": 5, "HoldReasonCode": 1, "HoldReason": {reason}"#));
+        assert_eq!(by_hand, (None, None), "a person may give any reason");
     }
 
     #[test]

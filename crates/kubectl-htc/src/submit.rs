@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use htc_api::{
-    APP_LABEL, Backend, ContainerSpec, EnvVar, FileConfigMap, FileSource, HTCJob, HTCJobSpec, KeyRef, KubernetesSpec,
-    PullSecret, Quantity, Resources, Script, Volume,
+    APP_LABEL, Backend, ContainerSpec, EnvVar, FileConfigMap, FileSource, HTCJob, HTCJobSpec, KeyRef, PullSecret,
+    Quantity, Resources, Script, Volume,
 };
 
 use super::CommandFailure;
@@ -136,10 +136,10 @@ impl Helper {
         Volume { claim, path, read_only: false }
     }
 
-    /// Returns the part of the spec for Pods.
-    fn pods(&self) -> KubernetesSpec {
-        let name = self.k8s_registry_secret.clone().unwrap_or_else(|| "sh-k8s-registry-secret".to_owned());
-        KubernetesSpec { image_pull_secrets: vec![PullSecret { name }], ..KubernetesSpec::default() }
+    /// Returns the Secrets with which the image is pulled. HTCondor has none by default: there they need a label.
+    fn pull_secrets(&self, backend: Backend) -> Vec<PullSecret> {
+        let usual = || (self.is_used() && backend == Backend::Kubernetes).then(|| "sh-k8s-registry-secret".to_owned());
+        self.k8s_registry_secret.clone().or_else(usual).map(|name| PullSecret { name }).into_iter().collect()
     }
 }
 
@@ -155,15 +155,11 @@ impl Arguments {
             ("--htcopts", !self.htcopts.is_empty()),
             ("--credentials-secret-name", self.credentials_secret_name.is_some()),
         ];
-        let (other, flags) = match self.backend() {
-            Backend::Kubernetes => ("HTCondor", &of_condor[..]),
-            Backend::HTCondor => {
-                ("Kubernetes", &[("--k8s-registry-secret", self.helper.k8s_registry_secret.is_some())][..])
+        match of_condor.iter().find(|(_, given)| *given) {
+            Some((flag, _)) if self.backend() == Backend::Kubernetes => {
+                Err(CommandFailure(format!("{flag} is for --backend HTCondor only: leave it out")))
             }
-        };
-        match flags.iter().find(|(_, given)| *given) {
-            Some((flag, _)) => Err(CommandFailure(format!("{flag} is for --backend {other} only: leave it out"))),
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 }
@@ -210,7 +206,6 @@ fn spec(arguments: &Arguments) -> Result<HTCJobSpec, CommandFailure> {
         return Err(CommandFailure("there are no items: write one in each line".to_owned()));
     }
     let (helper, backend) = (&arguments.helper, arguments.backend());
-    let kubernetes = (helper.is_used() && backend == Backend::Kubernetes).then(|| helper.pods());
     let image = arguments.helper.k8s_image.as_ref().or(arguments.image.as_ref());
     let image = image.cloned().unwrap_or_default();
     // A login shell reads the profile, which sets up the environment.
@@ -223,7 +218,7 @@ fn spec(arguments: &Arguments) -> Result<HTCJobSpec, CommandFailure> {
         script,
         container,
         backend: (backend != Backend::default()).then_some(backend),
-        kubernetes,
+        image_pull_secrets: helper.pull_secrets(backend),
         volumes: helper.is_used().then(|| helper.volume()).into_iter().chain(arguments.volumes.clone()).collect(),
         queue: arguments.queue,
         items,
@@ -292,19 +287,23 @@ fn quantity(text: &str) -> Quantity {
     text.parse().map_or_else(|_| Quantity::Text(text.to_owned()), Quantity::Number)
 }
 
-fn parse_variable(text: &str) -> Result<EnvVar, String> {
+/// Error for a flag whose value has another form.
+#[derive(Debug, thiserror::Error)]
+#[error("write {0}")]
+struct WrongForm(&'static str);
+
+fn parse_variable(text: &str) -> Result<EnvVar, WrongForm> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => {
             Ok(EnvVar { name: name.to_owned(), value: value.to_owned(), value_from: None })
         }
-        _ => Err("write NAME=VALUE".to_owned()),
+        _ => Err(WrongForm("NAME=VALUE")),
     }
 }
 
-fn parse_file(text: &str) -> Result<FileSource, String> {
-    let wrong = || {
-        "write PATH=URL, PATH=configmap/NAME/KEY, PATH=configmap/NAME for all keys, or PATH=secret/NAME/KEY".to_owned()
-    };
+fn parse_file(text: &str) -> Result<FileSource, WrongForm> {
+    let wrong =
+        || WrongForm("PATH=URL, PATH=configmap/NAME/KEY, PATH=configmap/NAME for all keys, or PATH=secret/NAME/KEY");
     let (path, source) = text.split_once('=').filter(|(path, _)| !path.is_empty()).ok_or_else(wrong)?;
     let file = FileSource { path: path.to_owned(), ..FileSource::default() };
     if source.contains("://") {
@@ -394,7 +393,7 @@ mod tests {
         assert_eq!(usual.volumes[0].to_string(), "ntuples-claim:/ntuples");
         let script = usual.script.unwrap();
         assert_eq!((script.command.as_str(), script.source.as_str()), ("bash -l", "./fit.py 'a b' 'it'\\''s'\n"));
-        assert_eq!(usual.kubernetes.unwrap().image_pull_secrets[0].name, "sh-k8s-registry-secret");
+        assert_eq!(usual.image_pull_secrets[0].name, "sh-k8s-registry-secret");
         let own = [
             "--image=i",
             "--k8s-registry-secret=s",
@@ -405,13 +404,15 @@ mod tests {
         ];
         let own = parse(&own).unwrap();
         assert_eq!((own.named_image(), own.source()), ("i", Some("cd /in && ls\n")));
-        assert_eq!(own.kubernetes.unwrap().image_pull_secrets[0].name, "s");
+        assert_eq!(own.image_pull_secrets[0].name, "s");
         assert_eq!(own.volumes[0].to_string(), "c:/in");
         let helper = ["--k8s-image=i", "--k8s-volume-claim=c", "--k8s-mount-path=/in", "--", "ls /in"];
         let on_condor = parse(&[&["--backend=HTCondor"][..], &helper].concat()).unwrap();
         assert_eq!((on_condor.backend, on_condor.named_image()), (None, "i"));
         assert_eq!(on_condor.volumes[0].to_string(), "c:/in");
-        assert_eq!((on_condor.kubernetes, on_condor.script.unwrap().command.as_str()), (None, "bash -l"));
+        assert_eq!((on_condor.image_pull_secrets, on_condor.script.unwrap().command.as_str()), (vec![], "bash -l"));
+        let private = parse(&["--backend=HTCondor", "--k8s-image=i", "--k8s-registry-secret=s", "--", "true"]).unwrap();
+        assert_eq!((private.backend, private.image_pull_secrets[0].name.as_str()), (None, "s"));
         let condor = parse(&["--image=i", "--", "true"]).unwrap();
         assert_eq!((condor.backend, condor.kubernetes, condor.script.unwrap().command.as_str()), (None, None, "bash"));
         for wrong in [

@@ -2,6 +2,7 @@
 
 use htc_machine::facts::{Exit, Job};
 use htc_machine::ids::{Index, Uid};
+use htc_machine::payload_failure::JobShEnd;
 use rusqlite::{Connection, params};
 
 /// Maximum number of exits kept per job, the last ones.
@@ -25,11 +26,12 @@ pub(super) fn parse_pairs(pairs: &str) -> Vec<(u32, Exit)> {
     pairs.into_iter().map(|(number, exit)| (number, decode(exit))).collect()
 }
 
-/// Records the job's last exit, before its row is written. Records nothing if HTCondor has interrupted the job since
+/// Records the last exit of the job's payload, before its row is written. Records nothing if HTCondor has interrupted the job since
 /// its last observation: the last exit in the ad is then that of the interruption.
 pub(super) fn note(connection: &Connection, uid: &Uid, index: Index, job: &Job) -> rusqlite::Result<()> {
     let (number, vacated) = (job.runs.exits, job.runs.vacated.map(|date| date.0));
-    let Some(exit) = job.runs.last_exit.filter(|_| number > 0 && job.outcome().is_none()) else {
+    let by_payload = |exit: &Exit| !matches!(exit, Exit::Signal(signal) if JobShEnd::from_signal(*signal).is_some());
+    let Some(exit) = job.runs.last_exit.filter(|exit| number > 0 && job.outcome().is_none() && by_payload(exit)) else {
         return Ok(());
     };
     let noted = connection

@@ -1,7 +1,7 @@
 //! What `spec.files` and `spec.env` take from elsewhere. All attempts of all jobs get the same bytes, even if the
 //! ConfigMaps change or are deleted later. Of Secrets only a keyed checksum is stored.
 
-use htc_api::{FrozenFile, FrozenInputs, InputStatus, KeyRef, SealedKey};
+use htc_api::{FrozenFile, FrozenInputs, InputStatus, KeyRef, PullLogin, SealedKey};
 use htc_machine::ids::Uid;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -62,6 +62,27 @@ impl Ledger {
         .await
     }
 
+    /// Returns the namespace of an object that is not released, and where its jobs have the login of their image's
+    /// registry from.
+    pub async fn pull_login(&self, uid: &Uid) -> Result<Option<(String, PullLogin)>, LedgerError> {
+        let uid = uid.clone();
+        self.run(move |connection| {
+            let row = |row: &rusqlite::Row<'_>| {
+                let secrets: String = row.get(2)?;
+                let secrets = secrets.split(',').map(str::to_owned).collect();
+                Ok((row.get(0)?, PullLogin { repository: row.get(1)?, secrets }))
+            };
+            connection
+                .prepare_cached(
+                    "select namespace, repository, pulls.secrets from pulls join objects using (uid)
+                     where uid = ?1 and released = 0",
+                )
+                .and_then(|mut statement| statement.query_row([uid.as_str()], row).optional())
+                .map_err(LedgerError::sql("read the pull Secrets of an object"))
+        })
+        .await
+    }
+
     /// Returns the namespace of an object that is not released, and the seal of a key of a Secret that it uses.
     pub async fn seal(&self, uid: &Uid, key: &KeyRef) -> Result<Option<(String, String)>, LedgerError> {
         let (uid, KeyRef { name, key }) = (uid.clone(), key.clone());
@@ -94,7 +115,7 @@ fn files(connection: &Connection, uid: &Uid) -> Result<Vec<FrozenFile>, LedgerEr
 }
 
 fn insert(connection: &Connection, uid: &Uid, inputs: &FrozenInputs) -> rusqlite::Result<()> {
-    let FrozenInputs { files, variables, secrets } = inputs;
+    let FrozenInputs { files, variables, secrets, pull } = inputs;
     let mut statement = connection.prepare_cached(
         "insert into files(uid, idx, path, mode, bytes, sha256, content) values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )?;
@@ -113,6 +134,11 @@ fn insert(connection: &Connection, uid: &Uid, inputs: &FrozenInputs) -> rusqlite
     for SealedKey { key: KeyRef { name, key }, seal } in secrets {
         statement.execute(params![uid.as_str(), name, key, seal])?;
     }
+    if let Some(PullLogin { repository, secrets }) = pull {
+        connection
+            .prepare_cached("insert into pulls(uid, repository, secrets) values (?1, ?2, ?3)")?
+            .execute(params![uid.as_str(), repository, secrets.join(",")])?;
+    }
     Ok(())
 }
 
@@ -128,7 +154,8 @@ fn kept(connection: &Connection, uid: &Uid) -> Result<Option<Vec<InputStatus>>, 
             statement.query_map([uid.as_str()], row)?.collect()
         })
         .map_err(sql())?;
-    let others = "select 1 from variables where uid = ?1 union all select 1 from secrets where uid = ?1";
+    let others = "select 1 from variables where uid = ?1 union all select 1 from secrets where uid = ?1
+                  union all select 1 from pulls where uid = ?1";
     let is_kept = !files.is_empty()
         || connection.prepare_cached(others).and_then(|mut rows| rows.exists([uid.as_str()])).map_err(sql())?;
     Ok(is_kept.then_some(files))

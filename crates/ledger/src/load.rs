@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use htc_api::ObjectName;
 use htc_machine::facts::{
-    ConditionRecord, CutShort, ErrTail, Exceeded, Hold, Job, JobState, JobStatus, LastRequest, ObjectRow,
-    OmittedOutput, OutputRefusal, Record, RequestFailure, RunHistory, Submission, WaitsFor, Witness,
+    ConditionRecord, CutShort, ErrTail, Exceeded, Hold, Job, JobState, LastRequest, ObjectRow, OmittedOutput,
+    OutputRefusal, Record, RequestFailure, RunHistory, Submission, WaitsFor, Witness,
 };
 use htc_machine::ids::{Attempt, Birthdate, ClusterId, Index, JobId, SchedDate, ScheddName, Timestamp, Uid};
 use htc_machine::indices::Indices;
@@ -367,9 +367,9 @@ fn jobs(connection: &Connection, uid: &Uid) -> Result<JobRows, LedgerError> {
 pub(super) const JOB: &str =
     "idx, jobId, attempt, birthdate, recordedAt, stagedIn, started, jobStatus, exitCode, exitSignal, outcome,
     holdCode, holdSubcode, holdReason, gone, status, starts, runStart, runEnd, host,
-    exits, lastExit, vacated, heldSince";
+    exits, lastExit, vacated, heldSince, faults";
 /// Number of columns in [`JOB`].
-pub(super) const JOB_COLUMNS: usize = 24;
+pub(super) const JOB_COLUMNS: usize = 25;
 
 /// Reads one job of this object from a row that begins with [`JOB`].
 pub(super) fn job(row: &Row<'_>, uid: &Uid) -> Result<(Index, Job), LedgerError> {
@@ -383,7 +383,8 @@ pub(super) fn job(row: &Row<'_>, uid: &Uid) -> Result<(Index, Job), LedgerError>
             exits: row.get::<_, Option<u32>>(20)?.unwrap_or_default(),
             last_exit: row.get::<_, Option<i32>>(21)?.map(crate::exit_codes::decode),
             vacated: date(22)?,
-            waits_for: row.get::<_, Option<i64>>(7)?.and_then(JobStatus::from_code).and_then(WaitsFor::of),
+            faults: row.get::<_, Option<String>>(24)?.and_then(|faults| faults.parse().ok()).map(Box::new),
+            waits_for: row.get::<_, Option<i64>>(7)?.and_then(WaitsFor::from_code),
         };
         let job = Job {
             id: JobId { cluster: ClusterId(0), proc: 0 },

@@ -14,6 +14,9 @@ const ROWS: i64 = 1000;
 /// How far the clock of Kubernetes, which sets an object's creation time, may be ahead of the operator's.
 const SKEW: Duration = Duration::from_secs(60);
 
+/// Tables of what was read for the jobs of an object.
+const INPUTS: [&str; 5] = ["items", "files", "variables", "secrets", "pulls"];
+
 /// Remains of an object, in the order in which they are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Artifact {
@@ -66,7 +69,8 @@ impl Ledger {
         .await
     }
 
-    /// Records that these files of released objects are removed.
+    /// Records that these files of released objects are removed. With the sandbox goes what the ledger has kept for it,
+    /// which may be large.
     pub async fn removed(&self, left: Artifact, uids: Vec<Uid>) -> Result<(), LedgerError> {
         let column = match left {
             Artifact::Sandbox => "sandboxGone",
@@ -78,7 +82,12 @@ impl Ledger {
             let mut statement = connection
                 .prepare_cached(&format!("update objects set {column} = 1 where uid = ?1 and released = 1"))
                 .map_err(sql())?;
-            uids.iter().try_for_each(|uid| statement.execute([uid.as_str()]).map(drop).map_err(sql()))
+            for uid in &uids {
+                if statement.execute([uid.as_str()]).map_err(sql())? > 0 && left == Artifact::Sandbox {
+                    delete(connection, uid, &INPUTS).map_err(sql())?;
+                }
+            }
+            Ok(())
         })
         .await
     }
@@ -100,6 +109,13 @@ impl Ledger {
         let until = self.forgotten.load(Ordering::SeqCst);
         until > 0 && created <= Timestamp(until).plus(SKEW)
     }
+}
+
+/// Removes an object's rows of these tables.
+fn delete(connection: &Connection, uid: &Uid, tables: &[&str]) -> rusqlite::Result<()> {
+    tables.iter().try_for_each(|table| {
+        connection.prepare_cached(&format!("delete from {table} where uid = ?1"))?.execute([uid.as_str()]).map(drop)
+    })
 }
 
 /// Returns whether all rows are removed, and when the object was first recorded; 0 if rows are left.
@@ -138,21 +154,9 @@ fn forget(connection: &Connection, uid: &Uid, until: Timestamp) -> rusqlite::Res
              on conflict(key) do update set value = max(cast(value as integer), cast(excluded.value as integer))",
         )?
         .execute([uid.as_str()])?;
-    for table in [
-        "callbacks",
-        "requests",
-        "transitions",
-        "submissions",
-        "items",
-        "files",
-        "variables",
-        "secrets",
-        "wishes",
-        "exits",
-        "objects",
-    ] {
-        connection.prepare_cached(&format!("delete from {table} where uid = ?1"))?.execute([uid.as_str()])?;
-    }
+    delete(connection, uid, &INPUTS)?;
+    let tables = ["callbacks", "requests", "transitions", "submissions", "images", "wishes", "exits", "objects"];
+    delete(connection, uid, &tables)?;
     connection
         .prepare_cached(
             "insert into ledger(key, value) values ('forgotten', ?1)

@@ -28,6 +28,7 @@ const ORIGINAL: &str = "create table if not exists htcjobs
 /// - `omitted`: parts of the output that did not come back; null if all did.
 /// - `exits`, `lastExit` (encoded as in the table `exits`): how often it ended by itself, and how it did last.
 /// - `vacated`: date at which HTCondor last interrupted it.
+/// - `faults`: its runs that ended by faults of their nodes, as HTCondor's reason for the hold says it.
 const JOB_COLUMNS: &[(&str, &str)] = &[
     ("uniqid", "integer"),
     ("namespace", "text"),
@@ -58,6 +59,7 @@ const JOB_COLUMNS: &[(&str, &str)] = &[
     ("exits", "integer"),
     ("lastExit", "integer"),
     ("vacated", "integer"),
+    ("faults", "text"),
     ("heldSince", "integer"),
     ("stated", "integer"),
     ("omitted", "text"),
@@ -139,6 +141,7 @@ const INDEXES: &str = "
 delete from files where uid not in (select uid from objects);
 delete from variables where uid not in (select uid from objects);
 delete from secrets where uid not in (select uid from objects);
+delete from pulls where uid not in (select uid from objects);
 create index if not exists items_changed on items(changed) where changed is not null;
 create index if not exists objects_gave_up on objects(gaveUp) where gaveUp is not null;
 update objects set gaveUp = 0 where givenUp > 0 and gaveUp is null;
@@ -164,6 +167,8 @@ update objects set releasedAt = coalesce((select max(time) from transitions t wh
 /// - `files`: what `spec.files` were when they were read. Rows with a large blob are faster with a rowid.
 /// - `variables`: values that `spec.env` took from ConfigMaps and fields when they were read.
 /// - `secrets`: keys of Secrets that the object uses, with a keyed checksum of their content (`seal`).
+/// - `pulls`: registry and repository of an object's image, and names of Secrets that may have a login for it.
+/// - `images`: the digest that the tag of an object's image meant before its first submission; or why it is not known.
 /// - `wishes`: actions that users request for single jobs (`wanted`: Hold, Release or Remove). `askedAt`: when a
 ///   release was last sent to HTCondor. `withdrawn`: the job was proved never to have been in HTCondor. `failure`:
 ///   reason why HTCondor refused the action the last time. `over`: nothing more is to be done. `changed`: as in
@@ -213,6 +218,8 @@ create table if not exists variables(
 create table if not exists secrets(
     uid text not null, name text not null, key text not null, seal text not null, primary key(uid, name, key)
 ) without rowid;
+create table if not exists pulls(uid text primary key, repository text not null, secrets text not null) without rowid;
+create table if not exists images(uid text primary key, digest text, problem text) without rowid;
 create table if not exists wishes(
     number integer primary key autoincrement, uid text not null, idx integer not null, wanted text not null, user text not null,
     at integer not null, told integer not null default 0, askedAt integer, withdrawn integer not null default 0,

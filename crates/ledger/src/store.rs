@@ -197,10 +197,10 @@ fn code(job: &Job) -> i64 {
 const SHOWN: &str = "
     (htcjobs.jobId, htcjobs.stagedIn, htcjobs.started, htcjobs.jobStatus, htcjobs.exitCode, htcjobs.exitSignal, htcjobs.outcome,
         htcjobs.holdCode, htcjobs.holdReason, htcjobs.heldSince, htcjobs.starts, htcjobs.runStart, htcjobs.runEnd, htcjobs.host,
-        htcjobs.exits)
+        htcjobs.exits, htcjobs.faults)
     is (excluded.jobId, excluded.stagedIn, excluded.started, excluded.jobStatus, excluded.exitCode, excluded.exitSignal,
         excluded.outcome, excluded.holdCode, excluded.holdReason, excluded.heldSince, excluded.starts, excluded.runStart,
-        excluded.runEnd, excluded.host, excluded.exits)";
+        excluded.runEnd, excluded.host, excluded.exits, excluded.faults)";
 
 fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> rusqlite::Result<usize> {
     let (outcome, exit_code, exit_signal): (Option<&str>, Option<i32>, Option<i32>) = match job.outcome() {
@@ -227,14 +227,14 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
         JobState::Idle | JobState::Running | JobState::Ended(_) => None,
     };
     crate::exit_codes::note(connection, &save.uid, index, job)?;
-    let RunHistory { count, start, end, host, exits, last_exit, vacated, waits_for: _ } = &job.runs;
+    let RunHistory { count, start, end, host, exits, last_exit, vacated, faults, waits_for: _ } = &job.runs;
     connection
         .prepare_cached(&format!(
             "insert into htcjobs(htcjobName, jobId, status, tempDir, namespace, uid, idx, attempt, schedd, birthdate, recordedAt,
                 stagedIn, started, jobStatus, exitCode, exitSignal, outcome, holdCode, holdSubcode, holdReason, gone, starts, runStart,
-                runEnd, host, exits, lastExit, vacated, heldSince, changed, stated)
+                runEnd, host, exits, lastExit, vacated, heldSince, faults, changed, stated)
              values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
-                ?25, ?26, ?27, ?28, ?29, {NUMBER}, {NUMBER})
+                ?25, ?26, ?27, ?28, ?29, ?30, {NUMBER}, {NUMBER})
              on conflict(uid, idx) where uid is not null do update set
                 schedd = iif(htcjobs.jobId = excluded.jobId and htcjobs.attempt = excluded.attempt, htcjobs.schedd, excluded.schedd),
                 jobId = excluded.jobId, attempt = excluded.attempt, birthdate = excluded.birthdate,
@@ -243,7 +243,7 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
                 outcome = excluded.outcome, holdCode = excluded.holdCode, holdSubcode = excluded.holdSubcode,
                 holdReason = excluded.holdReason, gone = excluded.gone, starts = excluded.starts, runStart = excluded.runStart,
                 runEnd = excluded.runEnd, host = excluded.host, exits = excluded.exits, lastExit = excluded.lastExit,
-                vacated = excluded.vacated, heldSince = excluded.heldSince,
+                vacated = excluded.vacated, heldSince = excluded.heldSince, faults = excluded.faults,
                 stated = iif((htcjobs.jobId, htcjobs.jobStatus, htcjobs.outcome)
                     is (excluded.jobId, excluded.jobStatus, excluded.outcome), htcjobs.stated, excluded.stated),
                 changed = iif({SHOWN} and excluded.status / 10 <= htcjobs.status / 10, htcjobs.changed, excluded.changed),
@@ -279,6 +279,7 @@ fn write_job(connection: &Connection, save: &Save, index: Index, job: &Job) -> r
             last_exit.map(crate::exit_codes::encode),
             vacated.map(|date| date.0),
             hold.and_then(|hold| hold.since).map(|date| date.0),
+            faults.as_ref().map(ToString::to_string),
         ])
 }
 

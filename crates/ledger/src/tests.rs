@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use htc_api::{ConditionStatus, ConditionType, Identity, ObjectName, Phase};
+use htc_api::{ConditionStatus, ConditionType, FrozenInputs, Identity, KeyRef, ObjectName, Phase, SealedKey};
 use htc_machine::facts::{
     ConditionRecord, ErrTail, Hold, Job, JobState, ObjectRow, Record, RequestFailure, RunHistory, Submission, Witness,
 };
@@ -606,6 +606,11 @@ async fn only_released_objects_are_forgotten_after_retention() {
     assert_eq!(find(Artifact::Sandbox, 500).await.unwrap(), [], "its Event is not written yet");
     ledger.mark_written(vec![(uid(), 1)], Timestamp(501)).await.unwrap();
     let ours = Released { uid: uid(), name: name() };
+    let secret = SealedKey { key: KeyRef { name: "s".to_owned(), key: "k".to_owned() }, seal: "x".to_owned() };
+    for uid in [uid(), another.clone()] {
+        let inputs = FrozenInputs { secrets: vec![secret.clone()], ..FrozenInputs::default() };
+        ledger.keep_inputs(&uid, inputs).await.unwrap();
+    }
     for left in [Artifact::Sandbox, Artifact::Output] {
         assert_eq!(find(left, 499).await.unwrap(), []);
         assert_eq!(find(Artifact::Rows, 500).await.unwrap(), [], "rows stay as long as files do");
@@ -613,6 +618,8 @@ async fn only_released_objects_are_forgotten_after_retention() {
         ledger.removed(left, vec![uid(), another.clone()]).await.unwrap();
         assert_eq!(find(left, 500).await.unwrap(), []);
     }
+    assert_eq!(ledger.kept_inputs(&uid()).await.unwrap(), None, "nothing is submitted any more");
+    assert_eq!(ledger.kept_inputs(&another).await.unwrap(), Some(Vec::new()));
     assert_eq!(find(Artifact::Rows, 500).await.unwrap(), [ours]);
     assert!(
         ledger.forget(uid(), Timestamp(499)).await.unwrap()

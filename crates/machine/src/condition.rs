@@ -12,6 +12,8 @@ pub enum ConditionType {
     Tracked,
     /// Some jobs are on hold in HTCondor; the message has HTCondor's reason.
     Held,
+    /// Runs of jobs ended by faults of their nodes; HTCondor runs these jobs again.
+    NodeFaults,
     /// Pods cannot start; the message says why.
     Stuck,
     /// `spec.suspend` is in force.
@@ -138,6 +140,10 @@ pub enum Reason {
     Tracking,
     /// HTCondor holds jobs.
     JobsHeld,
+    /// HTCondor runs jobs again after faults of their nodes.
+    TriedElsewhere,
+    /// No job that has not ended had a fault of its node.
+    NoNodeFaults,
     /// No job is held any more.
     NotHeld,
     /// `spec.suspend` is false again.

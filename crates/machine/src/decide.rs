@@ -8,6 +8,7 @@ pub(crate) mod draft;
 mod hints;
 mod inherit;
 mod live;
+mod node_faults;
 mod other_schedd;
 mod output;
 mod queue;

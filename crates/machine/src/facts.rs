@@ -2,6 +2,7 @@
 
 mod evidence;
 mod job;
+mod node_faults;
 mod object;
 mod queue;
 mod record;
@@ -13,6 +14,7 @@ pub use evidence::{
     Ad, Answer, EarlierAnswer, Evidence, Exit, History, JobStatus, QueryError, QueryErrorKind, QueueAnswer,
 };
 pub use job::{Hold, Job, JobState, RunHistory, WaitsFor};
+pub use node_faults::{NoNodeFaults, NodeFaults};
 pub use object::{Claim, Listed, Object, Past, Published, Spec, SpecRefused, Unreadable};
 pub(crate) use queue::suspension_cause;
 pub use queue::{QueueFacts, QueueKind, QueueWait};

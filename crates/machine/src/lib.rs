@@ -5,7 +5,7 @@
 //! - [`text`]: text written by users and tools, made harmless.
 //! - [`annotations`]: annotations by which users allow steps that may not be safe.
 //! - [`condition`]: types of conditions and their reasons.
-//! - [`payload_failure`]: failures of a job that its payload did not cause.
+//! - [`payload_failure`]: ends of a job by `job.sh` itself.
 //! - [`ids`]: types for names and numbers that must not be mixed up.
 //! - [`indices`]: sets of job indices.
 //! - [`phase`]: phases and what they mean.
@@ -15,6 +15,7 @@
 //! - [`rules`]: times and sizes, and the safety rules that the model can switch off.
 //! - [`facts`]: all that is known about one HTCJob.
 //! - [`status`]: the counts, conditions and messages of the status, computed from the record.
+//! - [`node_fault_counts`]: faults of nodes of all jobs.
 //! - [`summary`]: the conditions in one word.
 //! - [`judge`]: verdicts and proofs, drawn from dated evidence.
 //! - [`request`]: requests, which are the effects that a decision can ask for.
@@ -47,6 +48,7 @@ pub mod ids;
 pub mod indices;
 pub mod inherited;
 pub mod judge;
+pub mod node_fault_counts;
 pub mod outcome;
 pub mod payload_failure;
 pub mod phase;

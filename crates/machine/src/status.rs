@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{ConditionRecord, Hold, Job, JobState, ObjectRow, Record};
+use super::facts::{ConditionRecord, Hold, Job, JobState, ObjectRow, Record, RunHistory};
 use super::ids::{Index, JobId, Timestamp};
 use super::indices::Indices;
 use super::outcome::{Loss, Outcome};
+use super::payload_failure::JobShEnd;
 use crate::actions::JobAction;
 use crate::condition::{ConditionStatus, ConditionType};
 use crate::text::sanitize;
@@ -155,7 +156,11 @@ fn way(outcome: &Outcome, removed_by_user: bool) -> Option<String> {
     match outcome {
         Outcome::Succeeded => None,
         Outcome::Failed(code) => Some(format!("exit code {code}")),
-        Outcome::Killed(signal) => Some(format!("signal {signal}")),
+        Outcome::Killed(signal) => Some(match JobShEnd::from_signal(*signal) {
+            Some(end) if end.is_node_fault() => format!("node fault {}", end.failure.code()),
+            Some(end) => format!("job.sh {}", end.failure.code()),
+            None => format!("signal {signal}"),
+        }),
         Outcome::FailedBefore => Some("before the upgrade".to_owned()),
         Outcome::Removed(_) if removed_by_user => Some(REMOVED_BY_A_USER.to_owned()),
         Outcome::Removed(reason) if reason.is_empty() => Some("removed".to_owned()),
@@ -177,17 +182,35 @@ pub fn wrote_last(record: &Record) -> Option<String> {
 fn failure(job: &Job, removed_by_user: bool) -> Option<String> {
     match job.outcome()? {
         Outcome::Succeeded => None,
-        Outcome::Failed(code) => Some(match crate::payload_failure::PayloadFailure::from_exit_code(*code) {
-            Some(known) => format!("exited with {code}: {}", known.sentence()),
-            None => format!("exited with {code}"),
+        Outcome::Failed(code) => Some(format!("exited with {code}")),
+        Outcome::Killed(signal) => Some(match JobShEnd::from_signal(*signal) {
+            Some(end) => ended_by_job_sh(end, &job.runs),
+            None => format!("was killed by signal {signal}"),
         }),
-        Outcome::Killed(signal) => Some(format!("was killed by signal {signal}")),
         Outcome::FailedBefore => Some("failed before the upgrade".to_owned()),
         Outcome::Removed(_) if removed_by_user => Some("was removed by a user".to_owned()),
         Outcome::Removed(reason) if reason.is_empty() => Some("was removed from HTCondor".to_owned()),
         Outcome::Removed(reason) => Some(format!("was removed from HTCondor: {reason}")),
         Outcome::Lost(Loss::Vanished) => Some("is in neither HTCondor's queue nor its history".to_owned()),
         Outcome::Lost(Loss::QueueReset) => Some("was lost with the schedd's queue".to_owned()),
+    }
+}
+
+/// Describes the end of a job by `job.sh`, with the machines on which it was tried.
+#[must_use]
+pub fn ended_by_job_sh(end: JobShEnd, runs: &RunHistory) -> String {
+    let (code, sentence) = (end.failure.code(), end.failure.sentence());
+    let machine = runs.host.as_deref().map_or("unknown", |host| host.rsplit('@').next().unwrap_or(host));
+    if end.after_payload {
+        return format!("ran its script, and then failed on {machine} ({code}): {sentence}");
+    }
+    match &runs.faults {
+        Some(faults) if end.is_node_fault() => format!(
+            "could not run its script ({code}): {sentence}; HTCondor tried it {} times, on {},{machine}",
+            faults.count + 1,
+            faults.machines
+        ),
+        _ => format!("could not run its script on {machine} ({code}): {sentence}"),
     }
 }
 

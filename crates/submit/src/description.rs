@@ -5,6 +5,7 @@
 //! options, and then the operator's own commands, which nothing before them can change.
 
 pub mod files;
+mod node_faults;
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -14,6 +15,8 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::htcopts::HtcOpts;
 use super::payload::{INPUT_TAR, JOB_SH, PAYLOAD_CONF, SCRIPT_SH, TOKEN, without_scheme};
+
+pub use node_faults::NodeFaultRules;
 
 /// One job, which becomes one row and one proc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +64,8 @@ pub struct ClusterSettings<'a> {
     /// Maximum MiB of output of one job. HTCondor holds a job that leaves more (`HoldReasonCode` 33). None means the
     /// pool's own limit.
     pub output_limit: Option<u64>,
+    /// When jobs run again after faults of their nodes.
+    pub node_faults: NodeFaultRules,
 }
 
 /// A value that cannot be written into a submit description. Users' texts are validated before. So the cause is a wrong
@@ -151,7 +156,7 @@ pub fn submit_description(common: &ClusterSettings, jobs: &[QueueItem]) -> Resul
         Some(wanted) => format!("{LATE} || ({wanted})"),
         None => LATE.to_owned(),
     };
-    let bound = bound(common)?;
+    let (bound, node_faults) = (bound(common)?, node_faults::lines(common));
     let token = if common.callback { format!(",$(htc_sandbox)/{TOKEN}") } else { String::new() };
     let (executable, folder) = (format!("$(htc_sandbox)/{JOB_SH}"), "$(htc_output)");
     let archive = if common.files { format!(",$(htc_sandbox)/{INPUT_TAR}") } else { String::new() };
@@ -175,7 +180,7 @@ notification = never
 coresize = 0
 leave_in_queue = {LEAVE_IN_QUEUE}
 periodic_remove = {remove}
-{output_limit}batch_name = $(htc_batch)
+{node_faults}{output_limit}batch_name = $(htc_batch)
 {files}MY.HTCJobUID = "$(htc_uid)"
 MY.HTCJobAttempt = $(htc_attempt)
 MY.HTCJobIndex = $(htc_index)
@@ -206,6 +211,7 @@ fn bound(common: &ClusterSettings) -> Result<String, DescriptionError> {
         characters("the identity of the workers", &identity.replace(OWN_UID, "u"), "-._@")?;
         required.push(format!("TARGET.AuthenticatedIdentity =?= \"{identity}\""));
     }
+    required.extend(node_faults::avoidance(common.node_faults));
     if required.is_empty() {
         return Ok(String::new());
     }
@@ -265,6 +271,22 @@ mod tests {
     use super::*;
     use crate::htcopts::HtcOptsPolicy;
 
+    const fn settings<'a>(site_defaults: &'a HtcOpts, options: &'a HtcOpts) -> ClusterSettings<'a> {
+        ClusterSettings {
+            operator: "o",
+            not_after: 7,
+            site_defaults,
+            options,
+            callback: false,
+            files: false,
+            output_limit: None,
+            node_faults: NodeFaultRules { retries: 0, pause: 30 },
+            mini_cluster: false,
+            volumes: None,
+            workers: None,
+        }
+    }
+
     const JOB: QueueItem<'_> = QueueItem {
         uid: "u",
         attempt: 1,
@@ -280,18 +302,7 @@ mod tests {
     fn lines_of_the_operator_come_last() {
         let options = HtcOpts::parse("rank = Memory\nnotification = never", &HtcOptsPolicy::default()).unwrap();
         let site = HtcOpts::default();
-        let common = ClusterSettings {
-            operator: "o/n/x",
-            not_after: 7,
-            site_defaults: &site,
-            options: &options,
-            callback: true,
-            files: false,
-            output_limit: None,
-            mini_cluster: false,
-            volumes: None,
-            workers: None,
-        };
+        let common = ClusterSettings { operator: "o/n/x", callback: true, ..settings(&site, &options) };
         let job = QueueItem {
             uid: "u-1",
             attempt: 3,
@@ -323,18 +334,7 @@ mod tests {
         let opts = |text: &str| HtcOpts::parse(text, &HtcOptsPolicy::default()).unwrap();
         let bound_to = |site: &str, user: &str, mini_cluster: bool, workers: Option<&str>| {
             let (site, user) = (opts(site), opts(user));
-            let common = ClusterSettings {
-                operator: "o",
-                not_after: 7,
-                site_defaults: &site,
-                options: &user,
-                callback: false,
-                files: false,
-                output_limit: None,
-                mini_cluster,
-                volumes: None,
-                workers,
-            };
+            let common = ClusterSettings { mini_cluster, workers, ..settings(&site, &user) };
             let text = submit_description(&common, &[JOB]).unwrap();
             let line = |begin: &str| text.lines().rfind(|line| line.starts_with(begin)).unwrap_or_default().to_owned();
             (line("requirements"), line("MY.HTCMiniCluster"))
@@ -359,18 +359,7 @@ mod tests {
     #[test]
     fn jobs_with_volumes_require_a_worker_that_has_mounted_them() {
         let none = HtcOpts::default();
-        let common = ClusterSettings {
-            operator: "o",
-            not_after: 7,
-            site_defaults: &none,
-            options: &none,
-            callback: false,
-            files: false,
-            output_limit: None,
-            mini_cluster: false,
-            volumes: Some("data:/in:ro,x:/y"),
-            workers: None,
-        };
+        let common = ClusterSettings { volumes: Some("data:/in:ro,x:/y"), ..settings(&none, &none) };
         let text = submit_description(&common, &[JOB]).unwrap();
         let lines = "MY.HTCVolumes = \"data:/in:ro,x:/y\"\nrequirements = TARGET.HTCWorkerVolumes =?= MY.HTCVolumes\n";
         assert!(text.contains(lines), "{text}");
@@ -383,18 +372,7 @@ mod tests {
         let opts = |text: &str| HtcOpts::parse(text, &HtcOptsPolicy::default()).unwrap();
         let removed = |site: &str, user: &str| {
             let (site, user) = (opts(site), opts(user));
-            let common = ClusterSettings {
-                operator: "o",
-                not_after: 7,
-                site_defaults: &site,
-                options: &user,
-                callback: false,
-                files: false,
-                output_limit: None,
-                mini_cluster: false,
-                volumes: None,
-                workers: None,
-            };
+            let common = settings(&site, &user);
             let text = submit_description(&common, &[JOB]).unwrap();
             text.lines().rfind(|line| line.starts_with("periodic_remove")).unwrap().to_owned()
         };
@@ -406,20 +384,47 @@ mod tests {
     }
 
     #[test]
+    fn policies_of_users_apply_only_to_ends_of_payloads() {
+        let line = |user: &str, retries: u32, begin: &str| {
+            let (site, user) = (HtcOpts::default(), HtcOpts::parse(user, &HtcOptsPolicy::default()).unwrap());
+            let common =
+                ClusterSettings { node_faults: NodeFaultRules { retries, pause: 30 }, ..settings(&site, &user) };
+            let text = submit_description(&common, &[JOB]).unwrap();
+            text.lines().rfind(|line| line.starts_with(begin)).map(str::to_owned)
+        };
+        let found = |user, retries, begin| line(user, retries, begin).unwrap_or_default();
+        let fault = "(HTCNodeFault && HTCNodeFaults < 5)";
+        assert_eq!(found("", 5, "on_exit_hold ="), format!("on_exit_hold = {fault} || false"));
+        let held = found("on_exit_hold = ExitCode =!= 0", 5, "on_exit_hold =");
+        assert_eq!(held, format!("on_exit_hold = {fault} || (!HTCOwnEnd && (ExitCode =!= 0))"));
+        assert!(found("on_exit_hold_reason = \"x\"", 5, "on_exit_hold_reason").ends_with(", \"x\")"));
+        assert_eq!(line("", 5, "on_exit_remove"), None, "HTCondor's default");
+        assert_eq!(found("on_exit_remove = A || B", 5, "on_exit_remove"), "on_exit_remove = HTCOwnEnd || (A || B)");
+        for (user, retries) in [("max_retries = 3", "3"), ("success_exit_code = 4", "2"), ("max_retries = 0", "0")] {
+            assert_eq!(found(user, 5, "on_exit_remove"), "on_exit_remove = HTCOwnEnd", "{user}");
+            let kept = format!("MY.JobMaxRetries = {retries} + (NumHoldsByReason.JobPolicy ?: 0)");
+            assert_eq!(found(user, 5, "MY.JobMaxRetries"), kept, "{user}");
+        }
+        let released = found("periodic_release = NumHolds < 3", 5, "periodic_release");
+        assert!(
+            released.ends_with(" && (NumHolds < 3))") && released.contains("|| (!(HoldReasonCode == 3"),
+            "{released}"
+        );
+        let avoided = found("requirements = A || B", 5, "requirements");
+        assert!(
+            avoided.starts_with(
+                "requirements = (A || B) && !(HTCHadNodeFaults && !regexp(\" with 248;\", LastHoldReason) && "
+            ),
+            "{avoided}"
+        );
+        assert!(avoided.ends_with(" + 1800 * HTCNodeFaults * HTCNodeFaults)"), "{avoided}");
+        assert_eq!(line("", 0, "requirements"), None);
+    }
+
+    #[test]
     fn value_that_breaks_a_queue_row_is_an_error() {
         let none = HtcOpts::default();
-        let common = ClusterSettings {
-            operator: "o",
-            not_after: 7,
-            site_defaults: &none,
-            options: &none,
-            callback: false,
-            files: false,
-            output_limit: None,
-            mini_cluster: false,
-            volumes: None,
-            workers: None,
-        };
+        let common = settings(&none, &none);
         assert_eq!(submit_description(&common, &[]), Err(DescriptionError::NoJobs));
         assert!(submit_description(&ClusterSettings { not_after: -1, ..common }, &[JOB]).is_err());
         assert!(submit_description(&ClusterSettings { operator: "a\"b", ..common }, &[JOB]).is_err());

@@ -136,7 +136,7 @@ pub enum FilesError {
     TooLarge(usize),
 }
 
-/// Parses `spec.files`. `schemes`: those of URLs that the site allows.
+/// Parses `spec.files`. URLs may have the `schemes`, which the site allows.
 ///
 /// # Errors
 /// An entry is invalid, or two of them collide.

@@ -16,8 +16,8 @@ use crate::files::{self, FetchedFile, SecretFile};
 use crate::volumes::BoundFolder;
 
 pub use command::{CommandError, PayloadCommand};
-pub use htc_api::PayloadFailure;
-pub use image::{Image, ImageError, without_scheme};
+pub use htc_api::{JobShEnd, PayloadFailure};
+pub use image::{Image, ImageError, ImageScheme, Manifest, is_digest, without_scheme};
 pub use image_map::{ImageMap, ImagePrefix, ImagePrefixError};
 pub use outputs::{MOST as MOST_OUTPUTS, OutputPattern, OutputPatternError};
 pub use program::{Piece, Program, ProgramError, Word};
@@ -52,6 +52,10 @@ pub struct Payload<'a> {
     /// The image as the HTCJob names it, without `docker://`. A worker that is a container itself runs the payload only
     /// if its own image is this one.
     pub image_name: &'a str,
+    /// Whether the image is pulled with a login, which each job fetches from the receiver.
+    pub private: bool,
+    /// Where nodes keep the image, if they do.
+    pub image_cache: Option<ImageCache<'a>>,
     /// What runs in the container.
     pub program: &'a Program,
     /// The script, if the program runs one.
@@ -74,6 +78,15 @@ pub struct Payload<'a> {
     pub secret_env: &'a [(String, KeyRef)],
     /// Output files to bring back. Empty means all files.
     pub outputs: &'a [OutputPattern],
+}
+
+/// Folder of the nodes for images of registries.
+#[derive(Debug, Clone, Copy)]
+pub struct ImageCache<'a> {
+    /// Absolute path.
+    pub folder: &'a str,
+    /// `metadata.uid` of the HTCJob. It is the file's name if the image has a tag, which may change, and no digest.
+    pub uid: &'a str,
 }
 
 /// Receiver and credentials for a job's reports.
@@ -112,6 +125,9 @@ pub enum PayloadError {
     /// The files of `spec.files` do not fit into an archive.
     #[error("the files of spec.files cannot be packed: {0}")]
     Files(String),
+    /// A folder for images that is not an absolute path of plain characters, or a uid with other characters.
+    #[error("{0:?} cannot be part of the path of a cached image")]
+    ImageCache(String),
     /// A part of the callback with a character that could end its line or its quotation marks.
     #[error("{0:?} cannot be part of a callback")]
     Callback(String),
@@ -144,6 +160,8 @@ fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
         name,
         image,
         image_name: named,
+        private,
+        image_cache,
         program,
         source: _,
         binds,
@@ -165,6 +183,15 @@ fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
     if let Some(bind) = binds.iter().chain(bound).find(|bind| !bind.starts_with('/') || !plain(bind, "-._/")) {
         return Err(PayloadError::Bind(bind.clone()));
     }
+    let cache = image_cache.filter(|_| matches!(image, Image::Registry(_) | Image::Remote(_)));
+    let [folder, key] = cache.map_or([""; 2], |cache| {
+        // Other HTCJobs of the account may not have the login of a private image.
+        let digest = image.digest().filter(|_| !private).map(|digest| digest.trim_start_matches("sha256:"));
+        [cache.folder, digest.unwrap_or(cache.uid)]
+    });
+    if let Some(part) = cache.and([folder, key].into_iter().find(|part| part.is_empty() || !plain(part, "-._/:@+="))) {
+        return Err(PayloadError::ImageCache(part.to_owned()));
+    }
     let parts = callback.map_or([""; 4], |callback| [callback.url, callback.source, callback.uid, callback.token]);
     if let Some(part) = parts.iter().find(|part| callback.is_some() && (part.is_empty() || !plain(part, "-._~:/[]%"))) {
         return Err(PayloadError::Callback((*part).to_owned()));
@@ -176,6 +203,9 @@ fn payload_conf(payload: &Payload) -> Result<String, PayloadError> {
     let lines = lines.chain([("image", text.as_str())]);
     let named = without_scheme(named);
     let lines = lines.chain(plain(named, "-._/:@").then_some(("named", named)));
+    let cache = [("image_cache", folder), ("image_key", key)];
+    let lines = lines.chain(cache.into_iter().filter(|(_, part)| !part.is_empty()));
+    let lines = lines.chain(private.then_some(("private", "yes")));
     let lines = lines.chain(matches!(image, Image::UsersFolder(_)).then_some(("image_in_binds", "yes")));
     let lines = lines.chain(binds.iter().map(|bind| ("bind", bind.as_str())));
     let volumes: Vec<String> = volumes.iter().map(volume_line).collect();
@@ -244,7 +274,7 @@ mod tests {
     use strum::IntoEnumIterator as _;
 
     #[test]
-    fn job_sh_and_rust_agree_about_exit_codes() {
+    fn job_sh_and_rust_agree_about_codes_and_signals() {
         let header: Vec<i32> = JOB_SH_SOURCE
             .lines()
             .filter_map(|line| line.strip_prefix("#   ")?.split(' ').next()?.parse().ok())
@@ -253,13 +283,19 @@ mod tests {
             JOB_SH_SOURCE.split("fail ").filter_map(|rest| rest.split(' ').next()?.parse().ok()).collect();
         used.sort_unstable();
         used.dedup();
-        let known: Vec<i32> = PayloadFailure::iter().map(PayloadFailure::exit_code).collect();
+        let known: Vec<i32> = PayloadFailure::iter().map(PayloadFailure::code).collect();
         assert_eq!((&header, &used), (&known, &known));
         for failure in PayloadFailure::iter() {
-            assert_eq!(PayloadFailure::from_exit_code(failure.exit_code()), Some(failure));
+            assert_eq!(PayloadFailure::from_code(failure.code()), Some(failure));
             assert!(!failure.sentence().is_empty());
+            for after_payload in [false, true] {
+                let end = JobShEnd { failure, after_payload };
+                assert_eq!(JobShEnd::from_signal(end.signal()), Some(end));
+                assert!(JobShEnd::SIGNALS.contains(&end.signal()));
+            }
         }
-        assert!([0, 1, 239, 255].iter().all(|code| PayloadFailure::from_exit_code(*code).is_none()));
+        assert!([0, 1, 239, 251, 255].iter().all(|code| PayloadFailure::from_code(*code).is_none()));
+        assert!([1, 9, 15, 39, 51, 64].iter().all(|signal| JobShEnd::from_signal(*signal).is_none()));
     }
 
     #[test]
@@ -278,6 +314,8 @@ mod tests {
                 name,
                 image: &image,
                 image_name: "docker://python:3.12",
+                private: false,
+                image_cache: None,
                 program: &command,
                 source,
                 binds,
@@ -308,6 +346,8 @@ mod tests {
             name: "my-job",
             image: &image,
             image_name: "centos",
+            private: false,
+            image_cache: None,
             program: &command,
             source: "print(1)",
             binds: &binds,

@@ -13,7 +13,7 @@ use crate::files::Files;
 use crate::payload::{Image, ImageMap, Program};
 use crate::pod_metadata::{self, MetadataKey};
 use crate::spec::PlanError;
-use crate::spec::{check_items, image_field};
+use crate::spec::{check_items, check_pull_secrets, image_field};
 use crate::variables::Variables;
 use crate::volumes::{VolumesError, is_of_pool};
 
@@ -155,6 +155,7 @@ impl PodPlan {
             resources,
             env: _,
             files,
+            image_pull_secrets,
             volumes: _,
             outputs,
             requirements,
@@ -202,6 +203,8 @@ impl PodPlan {
         check_resources(&resources)?;
         let mut pods = kubernetes.clone().unwrap_or_default();
         check_pods(&pods, site)?;
+        check_pull_secrets(image_pull_secrets)?;
+        pods.image_pull_secrets.extend(image_pull_secrets.iter().cloned());
         pods.volumes.extend(crate::volumes::parse(spec).map_err(PlanError::from)?.iter().map(claim_volume));
         Ok(Self {
             image: name_of_image(image_field(spec), spec.named_image())?,
@@ -233,7 +236,9 @@ fn name_of_image(field: &'static str, text: &str) -> Result<String, PodPlanError
     let image = Image::resolve(text, &ImageMap::default()).map_err(|problem| PlanError::Image { field, problem })?;
     match image {
         Image::Registry(name) => Ok(name),
-        Image::Folder(path) | Image::UsersFolder(path) => Err(PodPlanError::ImageFile(field, path)),
+        Image::Folder(path) | Image::UsersFolder(path) | Image::Remote(path) => {
+            Err(PodPlanError::ImageFile(field, path))
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use htc_api::{ConfigMapKeyRef, FrozenFile, HTCJobSpec, ItemsFrom, MAX_QUEUE, Quantity};
+use htc_api::{ConfigMapKeyRef, FrozenFile, HTCJobSpec, ItemsFrom, MAX_QUEUE, PullSecret, Quantity};
 use htc_machine::Index;
 use htc_machine::indices::Indices;
 
@@ -49,6 +49,10 @@ pub struct Plan {
     pub image: Image,
     /// The image as the user wrote it.
     pub named: String,
+    /// Registry and repository of an image that is pulled with a login.
+    pub private: Option<String>,
+    /// Why the registry was not asked which digest the tag means, if it should have been.
+    pub digest_problem: Option<String>,
     /// What runs in the container.
     pub program: Program,
     /// The user's submit commands, including those from other fields of the spec.
@@ -72,18 +76,25 @@ pub struct Texts {
     pub source: String,
     /// Items of these jobs, if they have any.
     pub items: BTreeMap<Index, String>,
-    /// Files of `spec.files`, as they were read.
-    pub files: Vec<FrozenFile>,
-    /// Variables of `spec.env` that were read, names and values.
-    pub variables: Vec<(String, String)>,
+    /// Bytes of the files of `spec.files` that each job gets. The ledger has the files: requests that wait have no copy.
+    pub input_bytes: usize,
 }
 
 impl Texts {
     /// Bytes of the files that each job gets.
     #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.source.len() + self.files.iter().map(|file| file.content.len()).sum::<usize>()
+    pub const fn bytes(&self) -> usize {
+        self.source.len() + self.input_bytes
     }
+}
+
+/// What the ledger has for the jobs of one HTCJob, as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct KeptInputs {
+    /// Files of `spec.files`.
+    pub files: Vec<FrozenFile>,
+    /// Variables of `spec.env`, names and values.
+    pub variables: Vec<(String, String)>,
 }
 
 /// Reason why a spec cannot be run. The message says what to write instead.
@@ -134,6 +145,12 @@ pub enum PlanError {
         "spec.{0}: the content of a Secret reaches jobs over TLS only, and this operator has no --callback-url with https://: leave it out, or ask the operator's administrator"
     )]
     NoChannel(&'static str),
+    #[error("spec.imagePullSecrets: {0:?} is not a valid name for a Secret: use lower-case letters, digits, - and .")]
+    PullSecret(String),
+    #[error(
+        "spec.imagePullSecrets: the workers of a managed pool pull images with the pool's own Secrets: leave it out, and ask the pool's administrator to add the registry to spec.managed.imagePullSecrets"
+    )]
+    PoolPulls,
     #[error("spec.files: {0}")]
     Files(#[from] crate::files::FilesError),
     #[error("spec.volumes: {0}")]
@@ -155,8 +172,20 @@ impl Plan {
     #[must_use]
     pub fn same_description(&self, other: &Self) -> bool {
         // No `..` here: a new field must not compile until it is decided where it belongs.
-        let Self { options, mini_cluster, files, volumes, jobs: _, image: _, named: _, program: _, env: _, outputs: _ } =
-            self;
+        let Self {
+            options,
+            mini_cluster,
+            files,
+            volumes,
+            jobs: _,
+            image: _,
+            named: _,
+            private: _,
+            digest_problem: _,
+            program: _,
+            env: _,
+            outputs: _,
+        } = self;
         *options == other.options
             && *mini_cluster == other.mini_cluster
             && volumes.of_worker() == other.volumes.of_worker()
@@ -182,12 +211,16 @@ impl SpecRules {
             pod_metadata::check(&template.pod_labels, &template.pod_annotations, &self.metadata)
                 .map_err(|(field, problem)| PlanError::Worker { field, problem })?;
         }
+        let image = Image::resolve(spec.named_image(), &self.images)
+            .map_err(|problem| PlanError::Image { field: image_field(spec), problem })?;
+        self.check_pull_secrets(spec, nodes)?;
         Ok(Plan {
             jobs,
             program: Program::parse(spec)?,
-            image: Image::resolve(spec.named_image(), &self.images)
-                .map_err(|problem| PlanError::Image { field: image_field(spec), problem })?,
             named: spec.image().to_owned(),
+            private: image.repository().filter(|_| !spec.image_pull_secrets.is_empty()),
+            image,
+            digest_problem: None,
             options: options(spec, &self.policy)?,
             env,
             files,
@@ -195,6 +228,16 @@ impl SpecRules {
             mini_cluster: spec.mini_cluster.is_some(),
             volumes: self.volumes(spec, nodes)?,
         })
+    }
+
+    fn check_pull_secrets(&self, spec: &HTCJobSpec, nodes: Nodes<'_>) -> Result<(), PlanError> {
+        check_pull_secrets(&spec.image_pull_secrets)?;
+        match nodes {
+            _ if spec.image_pull_secrets.is_empty() => Ok(()),
+            Nodes::Managed => Err(PlanError::PoolPulls),
+            Nodes::Site { .. } if !self.secrets => Err(PlanError::NoChannel("imagePullSecrets")),
+            Nodes::Site { .. } => Ok(()),
+        }
     }
 
     fn volumes(&self, spec: &HTCJobSpec, nodes: Nodes<'_>) -> Result<JobVolumes, PlanError> {
@@ -205,6 +248,14 @@ impl SpecRules {
             }
             Nodes::Managed => JobVolumes::Mounted(volumes::key(volumes)),
         })
+    }
+}
+
+/// Checks the names in `spec.imagePullSecrets`.
+pub(crate) fn check_pull_secrets(secrets: &[PullSecret]) -> Result<(), PlanError> {
+    match secrets.iter().find(|secret| !htc_api::is_name(&secret.name)) {
+        Some(secret) => Err(PlanError::PullSecret(secret.name.clone())),
+        None => Ok(()),
     }
 }
 
@@ -321,6 +372,8 @@ mod tests {
             jobs: 1,
             image: Image::Registry("i".to_owned()),
             named: "i".to_owned(),
+            private: None,
+            digest_problem: None,
             program: Program::script("sh").unwrap(),
             options: HtcOpts::default(),
             env: Variables::default(),

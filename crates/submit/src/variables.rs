@@ -8,6 +8,8 @@ use crate::files::is_key;
 
 /// Maximum bytes of all variables together. They are copied for each job.
 const MAX_BYTES: usize = 64 * 1024;
+/// Read-only variables of shells. A shell exports what comes from Secrets.
+const READ_ONLY: [&str; 6] = ["UID", "EUID", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO"];
 
 /// The variables of `spec.env`, which were validated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,6 +55,9 @@ pub enum VariablesError {
     /// A name that the operator uses.
     #[error("{0} is set by htc-operator; choose another name")]
     Reserved(String),
+    /// A name that a shell does not set.
+    #[error("{0} cannot come from a Secret, because it is read-only in shells; choose another name")]
+    ReadOnly(String),
     /// Two variables of one name.
     #[error("{0} is there twice; leave one out")]
     Twice(String),
@@ -121,6 +126,9 @@ impl Variables {
         };
         let EnvVarSource { secret_key_ref, config_map_key_ref, field_ref } = from;
         match (secret_key_ref, config_map_key_ref, field_ref) {
+            (Some(_), None, None) if READ_ONLY.contains(&name.as_str()) => {
+                return Err(VariablesError::ReadOnly(name.clone()));
+            }
             (Some(secret), None, None) if value.is_empty() => self.secret.push((name.clone(), key(secret)?)),
             (None, Some(map), None) if value.is_empty() => {
                 self.read.push((name.clone(), ReadFrom::ConfigMap(key(map)?)));
@@ -286,6 +294,7 @@ mod tests {
             (vec![variable("A", secret("S"))], VariablesError::Key(name())),
             (vec![plain("A"), plain("A")], VariablesError::Twice(name())),
             (vec![plain("HTC_ITEM")], VariablesError::Reserved("HTC_ITEM".to_owned())),
+            (vec![variable("UID", secret("s"))], VariablesError::ReadOnly("UID".to_owned())),
             (vec![plain("1")], VariablesError::Name("1".to_owned())),
             (vec![EnvVar { value: "a\0".to_owned(), ..plain("A") }], VariablesError::Nul(name())),
         ] {

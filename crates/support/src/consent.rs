@@ -48,7 +48,7 @@ where
     let (kind, full) = (wanted.kind(), format!("{namespace}/{name}"));
     let api: Api<K> = Api::namespaced(client.clone(), namespace);
     let found = match with_timeout("read", &format!("the {kind} {full}"), api.get_opt(name)).await {
-        Err(error) if matches!(error.code(), Some(401 | 403)) => {
+        Err(error) if error.code() == Some(403) => {
             return Err(SourceError::Forbidden { kind, name: full });
         }
         found => found?.ok_or(SourceError::Missing { kind, name: full })?,

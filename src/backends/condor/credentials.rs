@@ -144,7 +144,13 @@ impl Credentials {
     /// managed pool.
     #[must_use]
     pub fn of_namespace(&self, namespace: &str) -> Option<Identity> {
-        self.setup.signer.as_ref().map(|_| Identity::Namespace(namespace.to_owned()))
+        self.is_managed().then(|| Identity::Namespace(namespace.to_owned()))
+    }
+
+    /// Returns whether they are those of a managed pool.
+    #[must_use]
+    pub const fn is_managed(&self) -> bool {
+        self.setup.signer.is_some()
     }
 
     /// Makes sure that the schedd is queried for the user of this identity; its jobs cannot be found before. Returns

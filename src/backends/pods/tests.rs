@@ -271,6 +271,12 @@ fn table() -> Vec<(&'static str, Value, Becomes)> {
         ("miniCluster", json!({ "miniCluster": {} }), Refused("spec.miniCluster has no meaning")),
         ("outputs", json!({ "outputs": ["x"] }), Refused("the files of a Pod go with it")),
         (
+            "imagePullSecrets",
+            json!({ "imagePullSecrets": [{ "name": "s" }] }),
+            Stands("/pod/imagePullSecrets", json!([{ "name": "s" }])),
+        ),
+        ("imagePullSecrets", json!({ "imagePullSecrets": [{ "name": "S" }] }), Refused("spec.imagePullSecrets")),
+        (
             "kubernetes.imagePullSecrets",
             pods(json!({ "imagePullSecrets": [{ "name": "s" }] })),
             Stands("/pod/imagePullSecrets", json!([{ "name": "s" }])),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use htc_api::{HTCJob, ObjectName, ObservedHTCJob, Phase, Use};
+use htc_api::{Backend, HTCJob, ObjectName, ObservedHTCJob, Phase, Use};
 use htc_support::kubernetes::{ApiError, scoped_api, with_timeout};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Api, ListParams};
@@ -76,6 +76,8 @@ fn uses(job: &HTCJob) -> Vec<(Use, String)> {
     let keys = job.spec.files.iter().filter_map(|file| file.secret.as_ref());
     let keys = keys.chain(env.filter_map(|from| from.secret_key_ref.as_ref()));
     let files = files.chain(keys.map(|key| (Use::SecretFiles, key.name.clone())));
+    let pulls = job.spec.image_pull_secrets.iter().filter(|_| job.spec.backend() == Backend::HTCondor);
+    let files = files.chain(pulls.map(|secret| (Use::ImagePull, secret.name.clone())));
     items.into_iter().chain(files).chain(secret.map(|name| (Use::Credentials, name.clone()))).collect()
 }
 
@@ -88,7 +90,7 @@ async fn is_allowed(client: &Client, what: Use, object: &ObjectName) -> Result<b
             let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
             is_labelled(with_timeout("read the ConfigMap", object, api.get_metadata_opt(name)).await, what)
         }
-        Use::Credentials | Use::SecretFiles => {
+        Use::Credentials | Use::SecretFiles | Use::ImagePull => {
             let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
             is_labelled(with_timeout("read the Secret", object, api.get_metadata_opt(name)).await, what)
         }

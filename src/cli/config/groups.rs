@@ -10,10 +10,11 @@ use htc_confine::Confinement;
 use htc_machine::amounts::Resource;
 use htc_submit::files::url::UrlScheme;
 use htc_submit::htcopts::{AttributeName, GroupPattern, PriorityRange};
-use htc_submit::payload::ImagePrefix;
+use htc_submit::payload::{ImagePrefix, ImageScheme};
 use htc_submit::pod_metadata::{DEFAULT_ALLOWED, MetadataKey};
 use htc_submit::pod_spec::{CpuLimits, PodSecurity, PodSettings};
 use htc_submit::volumes::ClaimFolder;
+use htc_support::image_registry::RegistryAddress;
 use strum::VariantNames as _;
 
 use super::values::{parse_duration, parse_image, parse_keep, parse_metadata_key, parse_realm, parse_size};
@@ -191,6 +192,16 @@ pub struct CondorArgs {
     #[arg(long, env = "HTC_SITE_DEFAULTS", default_value = "")]
     pub site_defaults: String,
 
+    /// How often HTCondor runs a job again after runs that ended by faults of their nodes: no container runtime, an image that cannot be
+    /// had, damaged files. These runs are no failures of the job. 0: such a job fails at once.
+    #[arg(long, env = "HTC_NODE_FAULT_RETRIES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(..=20))]
+    pub node_fault_retries: u32,
+
+    /// Pause before a job runs again after the first fault of a node; n² times as long after the n-th. The job avoids the
+    /// machine for 60 pauses. If a registry refuses more requests, the pause is ten times as long.
+    #[arg(long, env = "HTC_NODE_FAULT_PAUSE", default_value = "30s", value_parser = parse_duration)]
+    pub node_fault_pause: Duration,
+
     /// Maximum size of `spec.files` of all jobs of one HTCJob together, in bytes or with K, M, G or T (powers of 1024). The schedd keeps
     /// a copy for each job in its spool. 0: no limit.
     #[arg(long, env = "HTC_INPUTS_LIMIT", default_value = "1G", value_parser = parse_size)]
@@ -298,6 +309,17 @@ pub struct ContainerArgs {
     #[arg(long = "image-prefix", env = "HTC_IMAGE_PREFIXES", value_delimiter = ',')]
     pub image_prefixes: Vec<ImagePrefix>,
 
+    /// A scheme that image names may have, beside `docker`: `oras`, or `https` for `.sif` files on web servers. The nodes download them. Can
+    /// be repeated; in the environment variable, separate schemes with commas. Default: none.
+    #[arg(
+        long = "image-scheme",
+        env = "HTC_IMAGE_SCHEMES",
+        value_name = "SCHEME",
+        value_parser = PossibleValuesParser::new(ImageScheme::VARIANTS).try_map(|name| name.parse::<ImageScheme>()),
+        value_delimiter = ','
+    )]
+    pub image_schemes: Vec<ImageScheme>,
+
     /// Folders to bind into the payload's container, on nodes that have them. Users may name images by path in these only.
     #[arg(long = "bind", env = "HTC_BINDS", value_delimiter = ',', default_values_t = ["/cvmfs", "/afs", "/eos"].map(str::to_owned))]
     pub binds: Vec<String>,
@@ -306,6 +328,16 @@ pub struct ContainerArgs {
     /// only to read. Can be repeated; in the environment variable, separate entries with commas.
     #[arg(long = "claim", env = "HTC_CLAIMS", value_delimiter = ',')]
     pub claims: Vec<ClaimFolder>,
+    /// A registry, such as `docker.io` or `registry.example.org`, that is asked for the digest of an image's tag before an HTCJob is first
+    /// submitted, so that all its jobs run the same image. `http://` before it: it has no TLS. Can be repeated; in the environment
+    /// variable, separate registries with commas. Default: none, and each job pulls what the tag means then.
+    #[arg(long = "resolve-digests", env = "HTC_RESOLVE_DIGESTS", value_name = "REGISTRY", value_delimiter = ',')]
+    pub resolve_digests: Vec<RegistryAddress>,
+
+    /// Folder on the nodes in which jobs keep images of registries, each user in a folder of their own, so that a node pulls an image once.
+    /// An administrator creates it on each node, on a local disk, with mode 1777. Default: each job pulls for itself.
+    #[arg(long, env = "HTC_IMAGE_CACHE", value_name = "FOLDER")]
+    pub image_cache: Option<String>,
 }
 
 /// Where things are kept, and for how long.

@@ -30,7 +30,7 @@ use crate::callbacks::Wakes;
 use crate::cli::config::Config;
 use crate::cli::run::startup::ReadyOperator;
 use crate::htcjob as controller;
-use crate::htcjob::{Context, EventPublisher, NamespaceJobs, ObjectMemory, WriteLimiter};
+use crate::htcjob::{Context, EventPublisher, ImageDigests, NamespaceJobs, ObjectMemory, WriteLimiter};
 use crate::htcpool::{Pool, PoolController, PoolFactory, Pools, TaskFailures};
 use crate::htcqueue::{QueueController, Queueing, Queues};
 use crate::http::certificates::{CertificateKeeper, CertificateLifetimes, JobsApiNames};
@@ -150,6 +150,7 @@ pub(super) async fn assemble(config: &Config, planner: Planner, ready: ReadyOper
     let backends = Arc::new(Backends::new(config.pods.site()));
     let (objects, writer) = kube::runtime::reflector::store();
     let context = Arc::new(Context {
+        image_digests: ImageDigests::of(config.containers.resolve_digests.clone()),
         client: client.clone(),
         ledger: ledger.clone(),
         pools: Arc::clone(&pools),

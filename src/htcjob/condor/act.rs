@@ -15,8 +15,9 @@ use htc_submit::spec::Texts;
 use super::gather::CondorGathered;
 use crate::backends::condor::workers::WorkItem;
 use crate::htcjob::pass::{ActOutcome, Pass, requeue_unless_done};
-use crate::htcjob::spec::{files, items, variables};
+use crate::htcjob::spec::items;
 use crate::htcjob::{ActError, Context};
+use kube::ResourceExt as _;
 
 /// Updates the tracker's polling of the object and carries out the action.
 pub(super) async fn act(
@@ -67,8 +68,11 @@ pub(super) async fn act(
 /// Hands a request to a worker of the pool. Returns whether it was taken.
 async fn hand_over(pass: &Pass<'_>, gathered: &CondorGathered, request: Request) -> Result<bool, ActError> {
     let Some(pool) = &gathered.place.pool else { return Ok(fail(pass.context, gathered, request.key).await) };
+    if matches!(request.work, Work::Submit(..)) && !is_there(pass) {
+        return Ok(false);
+    }
     let item = WorkItem {
-        texts: texts(pass, &request).await?,
+        texts: texts(pass, gathered, &request).await?,
         request,
         name: pass.name.clone(),
         object: pass.reference(),
@@ -79,14 +83,23 @@ async fn hand_over(pass: &Pass<'_>, gathered: &CondorGathered, request: Request)
     Ok(pool.workers.hand_over(item))
 }
 
+/// Whether the object has not been deleted since the pass began.
+fn is_there(pass: &Pass<'_>) -> bool {
+    let there = pass.context.objects.get(&pass.reference());
+    there.is_some_and(|there| there.uid() == pass.object.uid())
+}
+
 /// Returns the texts that a submission takes from the spec; none for other requests.
-async fn texts(pass: &Pass<'_>, request: &Request) -> Result<Option<Arc<Texts>>, LedgerError> {
+async fn texts(
+    pass: &Pass<'_>,
+    gathered: &CondorGathered,
+    request: &Request,
+) -> Result<Option<Arc<Texts>>, LedgerError> {
     let (Ok(job), Work::Submit(indices, _)) = (&pass.object.0, &request.work) else { return Ok(None) };
     Ok(Some(Arc::new(Texts {
         source: job.spec.source().unwrap_or_default().to_owned(),
         items: items(pass, job, indices).await?,
-        files: files(pass, job).await?,
-        variables: variables(pass, job).await?,
+        input_bytes: gathered.inputs.iter().filter_map(|input| usize::try_from(input.bytes).ok()).sum(),
     })))
 }
 

@@ -17,6 +17,7 @@ use kube::{Resource as _, ResourceExt as _};
 
 use crate::htcjob::GatherError;
 use crate::htcjob::config_maps::SpecState;
+use crate::htcjob::image_digest;
 use crate::htcjob::pass::Pass;
 use crate::htcjob::spec::{RequestedSpec, read_spec};
 use crate::htcpool::{Pool, PoolPlacement};
@@ -113,6 +114,11 @@ pub(super) async fn gather(pass: &Pass<'_>) -> Result<CondorGathered, GatherErro
     Ok(CondorGathered { facts, plan, inputs, identity, place })
 }
 
+/// Whether jobs in this pool pull their images. Workers of a managed pool are the containers themselves.
+fn pulls_images(place: &PoolPlacement) -> bool {
+    place.pool.as_ref().is_some_and(|pool| !pool.credentials.is_managed())
+}
+
 /// Whether jobs of an object were submitted to HTCondor.
 fn was_submitted(record: &Record, published: &Published) -> bool {
     let recorded = record.highest.0 > 0 || !record.jobs.is_empty();
@@ -120,7 +126,7 @@ fn was_submitted(record: &Record, published: &Published) -> bool {
 }
 
 /// Returns the identity whose HTCondor user owns the object's jobs, and the time since which it is known.
-fn identity_of(
+pub(in crate::htcjob) fn identity_of(
     object: &ObservedHTCJob,
     uid: &Uid,
     namespace: &str,
@@ -280,6 +286,13 @@ async fn plan(pass: &Pass<'_>, job: &HTCJob, place: &PoolPlacement, state: &Spec
     let plan = match lost.map(str::to_owned).or_else(|| too_large(pass, &inputs, spec.count())) {
         Some(refused) => Err(refused),
         None => plan(spec.count()),
+    };
+    let plan = match plan {
+        Ok(plan) if pulls_images(place) => match image_digest::pinned(pass, plan, state).await? {
+            Ok(plan) => Ok(plan),
+            Err(unreadable) => return Ok(Planned { plan: None, spec: Err(unreadable), inputs }),
+        },
+        plan => plan,
     };
     let refused = plan.as_ref().err().map(SpecRefused::invalid);
     Ok(Planned { plan: plan.ok().map(Arc::new), spec: Ok(Spec { refused, ..spec }), inputs })

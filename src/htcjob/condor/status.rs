@@ -1,9 +1,10 @@
 //! Builds the status of an object whose jobs run in HTCondor.
 
-use htc_api::HTCJobStatus;
+use htc_api::{HTCJobStatus, NodeFaultsStatus};
 use htc_machine::ScheddName;
 use htc_machine::facts::{Facts, Listed, Published, Record, Spec};
 use htc_machine::ids::{CUT, JobId, id_ranges};
+use htc_machine::node_fault_counts::NodeFaultCounts;
 use htc_machine::status::{Counts, indexes};
 
 use super::gather::CondorGathered;
@@ -40,7 +41,12 @@ pub(super) fn status(pass: &Pass<'_>, record: &Record, gathered: &CondorGathered
         queue: facts.queue.as_ref(),
         inputs: &gathered.inputs,
     };
+    let plan = gathered.plan.as_deref();
+    let image_digest = plan.and_then(|plan| plan.image.digest()).map(str::to_owned);
+    let digest_problem = plan.and_then(|plan| plan.digest_problem.clone());
     HTCJobStatus {
+        image_digest: image_digest.or_else(|| old.and_then(|old| old.image_digest.clone())),
+        image_digest_problem: digest_problem.or_else(|| old.and_then(|old| old.image_digest_problem.clone())),
         schedd: (attempt > 0).then(|| schedd_with_jobs(record, published, &facts.schedd).to_string()),
         attempt: (attempt > 0).then(|| i64::from(attempt)),
         // The first value stays: the CRD allows a change only together with the attempt, which is published at the
@@ -50,6 +56,7 @@ pub(super) fn status(pass: &Pass<'_>, record: &Record, gathered: &CondorGathered
         jobs,
         uniqid: old.and_then(|old| old.uniqid),
         jobids: old.map(|old| old.jobids.clone()).unwrap_or_default(),
+        node_faults: NodeFaultCounts::of(record).as_ref().map(NodeFaultsStatus::from),
         // Until the pool was reconciled, the former value stays.
         mini_cluster: own_workers.or_else(|| old.and_then(|old| old.mini_cluster.clone())),
         ..common.build(pass)

@@ -107,6 +107,7 @@ const SHORT: &[&str] = &[
     "--retry-backoff-max=10s",
     "--fetch-every=2s",
     "--min-free-space=0",
+    "--node-fault-retries=0",
     "--cleanup-interval=2s",
 ];
 
@@ -452,6 +453,15 @@ impl Bed {
         let mut arguments = vec!["-constraint", constraint, "-af"];
         arguments.extend(attributes);
         table(&self.pool.tool("condor_history", &arguments).unwrap())
+    }
+
+    /// The same, once HTCondor's history has so many of them: an HTCJob ends before its jobs leave the queue.
+    pub fn wait_history(&self, constraint: &str, attributes: &[&str], count: usize) -> Vec<Vec<String>> {
+        wait_for(&format!("{count} jobs in history"), PATIENCE, || {
+            let found = self.history(constraint, attributes);
+            if found.len() == count { Ok(found) } else { Err(format!("{found:?}")) }
+        })
+        .unwrap()
     }
 
     /// The folders that the payloads of one object run in now.

@@ -55,22 +55,30 @@ fn renewed_certificate_is_served_without_restart() {
     assert_eq!(status(&desk, &path("first.crt")), 0);
 }
 
+/// Returns a site whose jobs trust the receiver, and the folder of its certificate.
+pub fn site(version: Version) -> (Site, Scratch) {
+    let scratch = Scratch::new().unwrap();
+    write(scratch.path(), "tls.crt", "tls.key");
+    let path = |name: &str| scratch.path().join(name).display().to_string();
+    let (bin, trusted) = (Assets::locate().unwrap().job_bin(), path("tls.crt"));
+    let extra_config = format!(
+        "STARTER_JOB_ENVIRONMENT = \"PATH={}:/usr/bin:/bin CURL_CA_BUNDLE={trusted} APPTAINER_NOHTTPS=true\"",
+        bin.display()
+    );
+    let options = PoolOptions { extra_config, ..PoolOptions::default() };
+    let tls = [format!("--callback-tls-cert={trusted}"), format!("--callback-tls-key={}", path("tls.key"))];
+    let site = Site::with(version, &options, &tls.each_ref().map(String::as_str));
+    site.bed.start_operator();
+    (site, scratch)
+}
+
 /// As docs/operating.md describes.
 #[rstest]
 #[case::sid(Sid)]
 #[ignore = "HTCondor's version makes no difference: make test-long"]
 #[case::trixie(Trixie)]
 fn jobs_report_over_tls_when_their_nodes_trust_the_certificate(#[case] version: Version) {
-    let scratch = Scratch::new().unwrap();
-    write(scratch.path(), "tls.crt", "tls.key");
-    let path = |name: &str| scratch.path().join(name).display().to_string();
-    let (bin, trusted) = (Assets::locate().unwrap().job_bin(), path("tls.crt"));
-    let extra_config =
-        format!("STARTER_JOB_ENVIRONMENT = \"PATH={}:/usr/bin:/bin CURL_CA_BUNDLE={trusted}\"", bin.display());
-    let options = PoolOptions { extra_config, ..PoolOptions::default() };
-    let tls = [format!("--callback-tls-cert={trusted}"), format!("--callback-tls-key={}", path("tls.key"))];
-    let site = Site::with(version, &options, &tls.each_ref().map(String::as_str));
-    site.bed.start_operator();
+    let (site, _certificate) = site(version);
     let here = site.bed.namespace();
     let uid = here.create(&htcjob("secure", UNTIL_LET_GO));
     let told = |reports: &[&str]| {

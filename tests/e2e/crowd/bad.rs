@@ -57,7 +57,7 @@ pub const BAD: &[Bad] = &[
     Bad {
         name: "imageless",
         spec: |spec| spec["script"]["image"] = "registry.invalid/team/image:1".into(),
-        words: &["1 of 1 job failed", "exited with 243: the node cannot pull or open the image in spec.script.image"],
+        words: &["1 of 1 job failed", "(243): the node cannot pull or open the image in spec.script.image"],
         ..FAILED
     },
     Bad {
@@ -119,7 +119,7 @@ pub const BAD: &[Bad] = &[
     Bad {
         name: "commandless",
         spec: |spec| spec["script"]["command"] = "nosuchcommand -x".into(),
-        words: &["1 of 1 job failed", "exited with 244: the image does not contain the command in spec.script.command"],
+        words: &["1 of 1 job failed", "(244): the image does not contain the command in spec.script.command"],
         ..FAILED
     },
     Bad {

@@ -13,6 +13,33 @@ use bed::dice::Dice;
 use bed::gates::Gates;
 use bed::{Bed, LONG_SUBMISSIONS, PATIENCE, condition, htcjob};
 
+/// The API server deletes an object that has just got the finalizer, if it has read it before (kubernetes/kubernetes#77988).
+#[rstest]
+#[case::trixie(Version::Trixie)]
+#[ignore = "HTCondor's version makes no difference: make test-long"]
+#[case::sid(Version::Sid)]
+fn deletion_that_races_with_the_finalizer_leaves_no_job(#[case] version: Version) {
+    let bed = own_bed(version);
+    let here = bed.namespace();
+    bed.start_operator();
+    for round in 0..60 {
+        let name = format!("brief-{round}");
+        here.create(&htcjob(&name, FOREVER));
+        std::thread::sleep(std::time::Duration::from_millis(round % 30 * 2));
+        here.begin_delete(&name);
+    }
+    wait_for("all to be gone", PATIENCE, || here.all().is_empty()).unwrap();
+    wait_for("no job to be left", PATIENCE, || {
+        let left = bed.queue("HTCJobUID =!= undefined", &["ClusterId", "JobStatus"]);
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .unwrap();
+    let raced = bed.log().matches("HTCJob deleted in spite of its finalizer").count();
+    println!("{version}: {raced} of 60 were deleted in spite of the finalizer");
+    bed.stop_operator();
+    assert_nothing_left(&bed);
+}
+
 /// Two HTCJobs whose jobs share a cluster, and HTCJobs that were never submitted.
 #[rstest]
 #[case::sid(Version::Sid)]

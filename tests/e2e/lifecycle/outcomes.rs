@@ -102,7 +102,6 @@ fn exit_codes_are_reported(#[case] version: Version) {
             "{name}"
         );
         assert!(!is_true(&ended, "Complete"), "{name}");
-        assert_eq!(here.event_message(name, "Failed"), message);
         here.wait_nothing_left(&uid);
         let code = code.to_string();
         assert_eq!(in_history(bed, &of(&uid), &["JobStatus", "ExitCode"]), ["4", &code], "{name}");
@@ -207,7 +206,10 @@ fn failed_before_the_payload(here: &Namespace<'_>, name: &str, code: i32, senten
     let ended = here.wait_ended(name);
     let id = ids(&ended).remove(0);
     assert_eq!(counts(&ended), [0, 0, 1]);
-    let message = format!("1 of 1 job failed; job 0 ({id}) exited with {code}: {sentence}");
+    let (begin, end) =
+        (format!("1 of 1 job failed; job 0 ({id}) could not run its script on "), format!(" ({code}): {sentence}"));
+    let message = here.event_message(name, "Failed");
+    assert!(message.starts_with(&begin) && message.ends_with(&end), "{message}");
     let [status, reason, text] = condition_parts(&ended, "Failed");
     assert_eq!([status.as_str(), reason.as_str()], ["True", "JobsFailed"]);
     assert!(text.starts_with(&format!("{message}; the err of job 0 ends with: ")), "{text}");
@@ -218,8 +220,12 @@ fn failed_before_the_payload(here: &Namespace<'_>, name: &str, code: i32, senten
     assert!(err.lines().last().is_some_and(|last| last.starts_with(&format!("htc-operator: {line}"))), "{name}: {err}");
     assert_eq!(read(here, name, 0, "out"), "", "the payload never ran");
     here.wait_nothing_left(&uid);
-    let attributes = ["ExitCode", "NumJobStarts", "NumShadowStarts"];
-    assert_eq!(in_history(here.bed, &of(&uid), &attributes), [&code.to_string(), "1", "1"], "{name}: one start");
+    let attributes = ["ExitSignal", "NumJobStarts", "NumShadowStarts"];
+    assert_eq!(
+        in_history(here.bed, &of(&uid), &attributes),
+        [&(code - 200).to_string(), "1", "1"],
+        "{name}: one start"
+    );
 }
 
 #[rstest]

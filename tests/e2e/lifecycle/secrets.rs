@@ -4,9 +4,8 @@ use std::process::Command;
 
 use htc_submit::job_token::TokenKeys;
 use serde_json::{Value, json};
-use testbed::{Assets, PoolOptions, Scratch, Version, wait_for};
+use testbed::{Version, wait_for};
 
-use crate::callbacks::jobs::Site;
 use crate::callbacks::tls;
 use crate::lifecycle::read;
 use bed::desk::KEY;
@@ -16,21 +15,6 @@ on_versions! {
     both: secret_reaches_its_jobs_and_is_nowhere_else;
     sid: changed_secret_is_not_given_to_jobs;
     trixie: secrets_need_consent_and_a_way_to_the_job;
-}
-
-/// A site whose jobs trust the receiver.
-fn site(version: Version) -> (Site, Scratch) {
-    let scratch = Scratch::new().unwrap();
-    tls::write(scratch.path(), "tls.crt", "tls.key");
-    let path = |name: &str| scratch.path().join(name).display().to_string();
-    let (bin, trusted) = (Assets::locate().unwrap().job_bin(), path("tls.crt"));
-    let extra_config =
-        format!("STARTER_JOB_ENVIRONMENT = \"PATH={}:/usr/bin:/bin CURL_CA_BUNDLE={trusted}\"", bin.display());
-    let options = PoolOptions { extra_config, ..PoolOptions::default() };
-    let tls = [format!("--callback-tls-cert={trusted}"), format!("--callback-tls-key={}", path("tls.key"))];
-    let site = Site::with(version, &options, &tls.each_ref().map(String::as_str));
-    site.bed.start_operator();
-    (site, scratch)
 }
 
 fn put_secret(here: &Namespace<'_>, name: &str, label: &str, password: &str) {
@@ -53,7 +37,7 @@ fn with_secret(name: &str, secret: &str, source: &str) -> Value {
 }
 
 fn secret_reaches_its_jobs_and_is_nowhere_else(version: Version) {
-    let (site, _scratch) = site(version);
+    let (site, _scratch) = tls::site(version);
     let here = site.bed.namespace();
     put_secret(&here, "robot", "files", "hunter2");
     here.replace(
@@ -92,7 +76,7 @@ fn secret_reaches_its_jobs_and_is_nowhere_else(version: Version) {
 
 /// The second job begins after the Secret has changed.
 fn changed_secret_is_not_given_to_jobs(version: Version) {
-    let (site, _scratch) = site(version);
+    let (site, _scratch) = tls::site(version);
     let here = site.bed.namespace();
     put_secret(&here, "robot", "files", "first");
     let mut object = with_secret("uses", "robot", &format!("test \"$PASSWORD\" = first; {UNTIL_LET_GO}"));
@@ -130,7 +114,7 @@ fn changed_secret_is_not_given_to_jobs(version: Version) {
 }
 
 fn secrets_need_consent_and_a_way_to_the_job(version: Version) {
-    let (site, _scratch) = site(version);
+    let (site, _scratch) = tls::site(version);
     let here = site.bed.namespace();
     put_secret(&here, "robot", "credentials", "hunter2");
     let uid = here.create(&with_secret("uses", "robot", "test \"$PASSWORD\" = hunter''2"));

@@ -5,7 +5,7 @@ use testbed::{Assets, PoolOptions, Version};
 
 use crate::lifecycle::read;
 use crate::payload_script::urls::Web;
-use bed::{Bed, condition, htcjob, is_true};
+use bed::{Bed, condition, htcjob, is_true, of};
 
 on_versions! {
     both: jobs_fetch_their_own_files_and_htcondor_keeps_none;
@@ -20,7 +20,7 @@ fn jobs_fetch_their_own_files_and_htcondor_keeps_none(version: Version) {
     let bin = Assets::locate().unwrap().job_bin();
     let environment = format!("PATH={}:/usr/bin:/bin CURL_CA_BUNDLE={}", bin.display(), web.trust().display());
     let extra_config = format!("STARTER_JOB_ENVIRONMENT = \"{environment}\"");
-    let bed = Bed::new(version, &PoolOptions { extra_config, ..PoolOptions::default() }, &[]);
+    let bed = Bed::new(version, &PoolOptions { extra_config, ..PoolOptions::default() }, &["--node-fault-retries=5"]);
     bed.start_operator();
     let here = bed.namespace();
     let mut right = htcjob("right", "cat in/data.root");
@@ -30,9 +30,8 @@ fn jobs_fetch_their_own_files_and_htcondor_keeps_none(version: Version) {
     wrong["spec"]["files"] = json!([{ "path": "a", "url": web.url("/forbidden?sig=5ecret") }]);
     let mut other = htcjob("other", "true");
     other["spec"]["files"] = json!([{ "path": "a", "url": "root://eos.example.org//eos/a" }]);
-    for object in [&right, &wrong, &other] {
-        here.create(object);
-    }
+    here.create_all(&[right, other]);
+    let uid = here.create(&wrong);
     assert!(is_true(&here.wait_ended("right"), "Complete"));
     here.wait_output("right");
     for (index, content) in [(0, "first file"), (1, "second file")] {
@@ -41,7 +40,9 @@ fn jobs_fetch_their_own_files_and_htcondor_keeps_none(version: Version) {
     }
     let failed = here.wait_ended("wrong");
     let failed = condition(&failed, "Failed").unwrap()["message"].to_string();
-    assert!(failed.contains("the node could not fetch a file of spec.files"), "{failed}");
+    assert!(failed.contains("(250): a file of spec.files or a Secret does not exist, is refused"), "{failed}");
+    // Other nodes would be refused, too.
+    assert_eq!(bed.wait_history(&of(&uid), &["NumJobStarts", "NumHolds ?: 0"], 1), [["1", "0"]]);
     here.wait_output("wrong");
     let err = read(&here, "wrong", 0, "err");
     assert!(err.contains("error: 403") && !err.contains("5ecret"), "{err}");

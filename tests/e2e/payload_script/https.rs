@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
+};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
@@ -44,15 +46,25 @@ impl Authority {
 
     /// TLS of a server with a certificate for `name`.
     pub fn server(&self, name: &str) -> Arc<ServerConfig> {
+        let (certificate, key) = self.issue(name);
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        Arc::new(config.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).unwrap())
+    }
+
+    /// A certificate for `name`, and its key, as the files of a server have them.
+    pub fn pem(&self, name: &str) -> [String; 2] {
+        let (certificate, key) = self.issue(name);
+        [certificate.pem(), key.serialize_pem()]
+    }
+
+    fn issue(&self, name: &str) -> (Certificate, KeyPair) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         // Otherwise it has its issuer's name, and is taken for its own.
         params.distinguished_name.push(DnType::CommonName, "receiver");
-        let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
-        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        Arc::new(config.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap())
+        (params.signed_by(&key, &self.issuer).unwrap(), key)
     }
 }
 

@@ -100,14 +100,14 @@ fn file_of_the_job_can_be_its_program() {
 fn fails(failure: PayloadFailure, hint: &str, make: impl Fn() -> Scratch) {
     for shell in SHELLS {
         let (code, _, stderr) = run(&make(), shell);
-        assert_eq!(PayloadFailure::from_exit_code(code), Some(failure), "{shell}: {code} {stderr}");
+        assert_eq!(super::failure(code), Some(failure), "{shell}: {code} {stderr}");
         let last = stderr.lines().last().unwrap_or_default();
         assert!(last.starts_with("htc-operator: ") && last.contains(hint), "{shell}: {stderr}");
     }
 }
 
 #[test]
-fn missing_command_or_entrypoint_has_its_own_exit_code() {
+fn missing_command_or_entrypoint_has_its_own_signal() {
     let folder = image();
     let folder = folder.to_str().unwrap();
     fails(PayloadFailure::CommandNotFound, "the command no such is not in the image", || {

@@ -5,7 +5,7 @@ use htc_submit::files::{SecretFile, parse};
 use htc_submit::payload::{Callback, Image, OutputPattern, Payload, Program};
 
 use super::urls::{Page, Web};
-use super::{SHELLS, Scratch, bare, image};
+use super::{INPUT_REFUSED, NO_INPUT, SHELLS, Scratch, bare, image};
 
 const TOKEN: &str = "5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d5eaf00d0";
 const UID: &str = "0b5e-01";
@@ -29,7 +29,9 @@ fn job(web: &Web, source: &str, worker: bool) -> Scratch {
         &Payload {
             callback: Some(Callback { url: &url, source: "cern.ch", uid: UID, token: TOKEN }),
             secret_files: &[secret_file("conf/.netrc", key("robot", "netrc")), secret_file("key", key("robot", "key"))],
-            secret_env: &[("PASSWORD".to_owned(), key("robot", "password"))],
+            // Some names mean something to job.sh itself.
+            secret_env: &["PASSWORD", "env", "file", "text", "PATH", "work"]
+                .map(|name| (name.to_owned(), key("robot", if name == "PATH" { "path" } else { "password" }))),
             outputs: &[OutputPattern::parse("**").unwrap()],
             ..bare(&image, &command, source)
         },
@@ -41,6 +43,7 @@ fn content(path: &str, _: usize) -> Page {
     match path {
         "/cloudevents/0b5e-01/secrets/robot/netrc" => (200, "", b"hunter2-netrc"),
         "/cloudevents/0b5e-01/secrets/robot/key" => (200, "", b"\0\xffhunter2-key"),
+        "/cloudevents/0b5e-01/secrets/robot/path" => (200, "", b"/usr/bin:/bin"),
         "/cloudevents/0b5e-01/secrets/robot/password" => (200, "", b" hunter2-\\n$x'\"`y`\n\n"),
         "/cloudevents" => (204, "", b""),
         _ => (404, "", b""),
@@ -50,14 +53,14 @@ fn content(path: &str, _: usize) -> Page {
 #[test]
 fn payload_has_the_content_of_secrets_and_none_comes_back() {
     let web = Web::new(content);
-    let source = r#"cat conf/.netrc; od -An -tx1 -v key | tr -d ' \n'; printf '<%s>' "$PASSWORD"; stat -c %a conf/.netrc
+    let source = r#"cat conf/.netrc; od -An -tx1 -v key | tr -d ' \n'; printf '<%s>' "$PASSWORD"; test "$PASSWORD$env" = "$file$text" && test "$work" = "$env"; echo $?; stat -c %a conf/.netrc
         env | grep -c 5eaf00d; cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -c "[h]unter2"
         chmod u+w key; echo hunter2-changed >key; echo x >made; : >conf/empty"#;
     for shell in SHELLS {
         for worker in [false, true] {
             let scratch = job(&web, source, worker);
             let (code, stdout, stderr) = scratch.run(shell);
-            let expected = "hunter2-netrc00ff68756e746572322d6b6579< hunter2-\\n$x'\"`y`\n\n>400\n0\n0\n";
+            let expected = "hunter2-netrc00ff68756e746572322d6b6579< hunter2-\\n$x'\"`y`\n\n>0\n400\n0\n0\n";
             assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, expected, ""), "{shell}, worker: {worker}");
             for (path, head) in web.requests() {
                 let with_token = head.contains(&format!("Authorization: Bearer {TOKEN}\r\n"));
@@ -79,16 +82,16 @@ fn payload_has_the_content_of_secrets_and_none_comes_back() {
 
 #[test]
 fn job_without_its_secrets_does_not_run() {
-    for (answer, words) in [
-        ((409, "", &b""[..]), "it is another one than when the first job was submitted"),
-        ((410, "", &b""[..]), "it is gone, or HTCJobs may not use it any more"),
-        ((403, "", &b""[..]), "The requested URL returned error: 403"),
-        ((302, "Location: https://127.0.0.1:1/x\r\n", &b""[..]), "robot/netrc cannot be fetched"),
+    for (answer, end, words) in [
+        ((409, "", &b""[..]), INPUT_REFUSED, "it is another one than when the first job was submitted"),
+        ((410, "", &b""[..]), INPUT_REFUSED, "it is gone, or HTCJobs may not use it any more"),
+        ((403, "", &b""[..]), INPUT_REFUSED, "The requested URL returned error: 403"),
+        ((302, "Location: https://127.0.0.1:1/x\r\n", &b""[..]), NO_INPUT, "robot/netrc cannot be fetched"),
     ] {
         let web = Web::new(move |path, before| if path.contains("/secrets/") { answer } else { content(path, before) });
         for shell in SHELLS {
             let (code, stdout, stderr) = job(&web, "echo ran", true).run(shell);
-            assert_eq!((code, stdout.as_str()), (246, ""), "{shell}: {stderr}");
+            assert_eq!((code, stdout.as_str()), (end, ""), "{shell}: {stderr}");
             assert!(stderr.contains(words) && !stderr.contains("5eaf00d"), "{shell}: {stderr}");
         }
     }
@@ -107,5 +110,5 @@ fn job_without_its_secrets_does_not_run() {
     }
     scratch.path = bin.path().display().to_string();
     let (code, _, stderr) = scratch.run("dash");
-    assert!(code == 246 && stderr.contains("the node has no curl"), "{code} {stderr}");
+    assert!(code == NO_INPUT && stderr.contains("the node has no curl"), "{code} {stderr}");
 }

@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::https::Authority;
 use super::worker::on_worker;
-use super::{SHELLS, Scratch, bare, ended, image};
+use super::{INPUT_REFUSED, NO_INPUT, SHELLS, Scratch, bare, ended, image};
 
 /// Status, further header lines, and body of an answer.
 pub type Page = (u16, &'static str, &'static [u8]);
@@ -206,16 +206,16 @@ fn file_that_cannot_be_had_ends_the_job_before_the_payload() {
     });
     let right = sha256(b"right");
     for shell in SHELLS {
-        for (path, sum, words, times) in [
-            ("/forbidden?sig=5ecret", None, "The requested URL returned error: 403", 1),
-            ("/broken", None, "The requested URL returned error: 500", 4),
-            ("/elsewhere", None, "cannot be fetched", 4),
-            ("/local", None, "cannot be fetched", 4),
-            ("/other", Some(right.as_str()), "is another one", 1),
+        for (path, sum, end, words, times) in [
+            ("/forbidden?sig=5ecret", None, INPUT_REFUSED, "The requested URL returned error: 403", 1),
+            ("/broken", None, NO_INPUT, "The requested URL returned error: 500", 4),
+            ("/elsewhere", None, NO_INPUT, "cannot be fetched", 4),
+            ("/local", None, NO_INPUT, "cannot be fetched", 4),
+            ("/other", Some(right.as_str()), INPUT_REFUSED, "is another one", 1),
         ] {
             let scratch = web.job(&[fetched("in", &web.url(path), sum, None)], "echo ran", true);
             let (code, stdout, stderr) = scratch.run(shell);
-            assert_eq!((code, stdout.as_str()), (246, ""), "{shell} {path}: {stderr}");
+            assert_eq!((code, stdout.as_str()), (end, ""), "{shell} {path}: {stderr}");
             assert!(
                 stderr.contains(words) && stderr.contains("htc-operator: the file in "),
                 "{shell} {path}: {stderr}"
@@ -225,7 +225,7 @@ fn file_that_cannot_be_had_ends_the_job_before_the_payload() {
         }
         let mut untrusted = web.job(&[fetched("in", &web.url("/x"), None, None)], "echo ran", true);
         untrusted.environment.pop();
-        assert_eq!(untrusted.run(shell).0, 246, "{shell}");
+        assert_eq!(untrusted.run(shell).0, NO_INPUT, "{shell}");
         assert!(web.asked().is_empty(), "{shell}");
     }
 }
@@ -245,7 +245,7 @@ fn server_that_is_away_for_a_moment_is_asked_again() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let away = fetched("in", &format!("https://127.0.0.1:{port}/x"), None, None);
     let (code, _, stderr) = web.job(&[away], "cat in", true).run("dash");
-    assert!(code == 246 && stderr.contains("127.0.0.1"), "{code} {stderr}");
+    assert!(code == NO_INPUT && stderr.contains("127.0.0.1"), "{code} {stderr}");
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn other_schemes_are_fetched_by_their_tools() {
             let files = [fetched("in", url, None, None)];
             let mut scratch = on_worker("python:3.12", job(&files, "cat in"));
             let (code, _, stderr) = run_with_item(&scratch, shell, "a/b.root");
-            assert_eq!(code, 246, "{shell} {tool}");
+            assert_eq!(code, NO_INPUT, "{shell} {tool}");
             assert!(stderr.contains(&format!("the node has no {tool}")), "{stderr}");
             let mut again = on_worker("python:3.12", job(&files, "cat in"));
             let works = self::tool(tool, "echo noise; for last in \"$@\"; do :; done; printf '%s ' \"$@\" >\"$last\"");
@@ -276,10 +276,36 @@ fn other_schemes_are_fetched_by_their_tools() {
             put_before(&mut scratch, &fails);
             put_before(&mut scratch, &sleepless);
             let (code, _, stderr) = run_with_item(&scratch, shell, "a/b.root");
-            assert!(code == 246 && stderr.contains(": no such object"), "{shell} {tool}: {code} {stderr}");
+            assert!(code == NO_INPUT && stderr.contains(": no such object"), "{shell} {tool}: {code} {stderr}");
         }
         let root = [fetched("in", "root://eos.example.org//eos/${item}", None, None)];
         let (code, _, stderr) = run_with_item(&on_worker("python:3.12", job(&root, "true")), shell, "a?authz=x");
-        assert!(code == 246 && stderr.contains("the item of the job has a character"), "{shell}: {code} {stderr}");
+        assert!(
+            code == INPUT_REFUSED && stderr.contains("the item of the job has a character"),
+            "{shell}: {code} {stderr}"
+        );
+    }
+}
+
+/// xrdcp ends with 54 for all of these, and writes an empty line at last.
+#[test]
+fn what_xrootd_refuses_is_refused_on_all_nodes() {
+    let files = [fetched("in", "root://eos.example.org//eos/a", None, None)];
+    for shell in SHELLS {
+        for (words, end) in [
+            ("[3010] Unable to open /eos/a; permission denied (source)", INPUT_REFUSED),
+            ("[3011] Unable to open /eos/a; no such file or directory (source)", INPUT_REFUSED),
+            ("[3016] Unable to open /eos/a; is a directory (source)", INPUT_REFUSED),
+            ("[3011] No servers are available to read the file. (source)", NO_INPUT),
+            ("[3005] Unable to open /eos/a; input/output error (source)", NO_INPUT),
+        ] {
+            let mut scratch = on_worker("python:3.12", job(&files, "cat in"));
+            let answer = format!("echo 'Run: [ERROR] Server responded with an error: {words}' >&2; echo >&2; exit 54");
+            let (xrdcp, sleepless) = (tool("xrdcp", &answer), tool("sleep", "exit 0"));
+            put_before(&mut scratch, &xrdcp);
+            put_before(&mut scratch, &sleepless);
+            let (code, _, stderr) = scratch.run(shell);
+            assert!(code == end && stderr.trim_end().ends_with(words), "{shell}: {code} {stderr}");
+        }
     }
 }

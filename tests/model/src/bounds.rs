@@ -79,6 +79,8 @@ pub enum Trouble {
     NewItems,
     /// The node of a job dies right after its payload has ended and that was reported.
     DyingNode,
+    /// The node of a job is at fault: `job.sh` ends before its payload begins, and HTCondor holds the job for a pause.
+    NodeFault,
 }
 
 /// What the Go operator has left of each object: it had submitted all its jobs at once.

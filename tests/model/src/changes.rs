@@ -291,6 +291,11 @@ impl Model {
                 world.troubles -= 1;
                 world.end_in_vain(*place, 0, true);
             }
+            Action::NodeFault(place) => {
+                world.troubles -= 1;
+                world.schedd.queue[*place].fail_on_its_node();
+            }
+            Action::PauseOver(place) => world.schedd.queue[*place].end_pause(),
             Action::Purge => world.schedd.leave_all(|job| job.ad.status == JobStatus::Removed),
             Action::RemoveByHand(place) => {
                 world.troubles -= 1;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use htc_machine::facts::{Ad, Exit, Hold, JobStatus, RunHistory, Witness};
+use htc_machine::facts::{Ad, Exit, Hold, JobStatus, RunHistory, WaitsFor, Witness};
 use htc_machine::request::RemovalScope;
 use htc_machine::{Attempt, Birthdate, ClusterId, Index, JobId, SchedDate, ScheddName, Timestamp};
 
@@ -176,6 +176,25 @@ impl CondorJob {
 
     pub fn late(&self) -> bool {
         self.ad.staged_in.is_some_and(|date| date > NOT_AFTER)
+    }
+
+    /// Whether HTCondor holds it after a fault of its node, and will release it by itself.
+    pub const fn pauses(&self) -> bool {
+        self.ad.runs.waits_for.is_some()
+    }
+
+    /// It is started on a node that is at fault. Its payload does not run.
+    pub fn fail_on_its_node(&mut self) {
+        self.ad.started = true;
+        self.ad.status = JobStatus::Held;
+        self.ad.hold = Hold { code: Hold::BY_POLICY, subcode: 0, reason: String::new(), since: None };
+        self.ad.runs.waits_for = Some(WaitsFor::OtherNode);
+    }
+
+    pub fn end_pause(&mut self) {
+        self.ad.status = JobStatus::Idle;
+        self.ad.hold = Hold { code: 0, subcode: 0, reason: String::new(), since: None };
+        self.ad.runs.waits_for = None;
     }
 
     fn index(&self) -> usize {

@@ -96,6 +96,7 @@ impl Model {
                     | Action::Land(_)
                     | Action::Start(_)
                     | Action::End(_)
+                    | Action::PauseOver(_)
                     | Action::Purge
             )
         };

@@ -3,7 +3,7 @@
 use Trouble::{
     BlindLook, BlindLookAtOne, Crash, Deadline, DyingNode, DyingSubmitter, Evict, FailingTool, HalfSubmission,
     HangingTransfer, Lapse, LimitPasses, LingeringRemoval, LostAnswer, LostLedger, LostWrite, NewItems, NoTrace,
-    OldLedger, OldObjects, OtherName, OtherSchedd, Parallelism, QueueGoes, RemovedByHand, Reset, Rotation,
+    NodeFault, OldLedger, OldObjects, OtherName, OtherSchedd, Parallelism, QueueGoes, RemovedByHand, Reset, Rotation,
     SecondOperator, Silence, SlowLook, SlowReconcile, SlowStaging, SlowSubmitter, StagingFails, StaleCache, Suspend,
     Wish,
 };
@@ -169,6 +169,19 @@ fn requested_actions_beside_faults() {
     });
     let jobs = if full() { &[2] } else { &[1] };
     holds(&Scene { in_step: true, queues: jobs, ..wish("wishes beside transfers", 2, &[Wish, HangingTransfer]) });
+}
+
+/// HTCondor holds jobs after faults of their nodes, and releases them by itself.
+#[test]
+fn node_faults() {
+    let faults = |name, kinds| Scene { deletes: 0, in_step: !full(), ..Scene::new(name, &[1], 2, kinds) };
+    holds(&Scene { deletes: 1, ..faults("faults of nodes", &[NodeFault, Crash]) });
+    holds(&faults("faults of nodes beside suspend", &[NodeFault, Suspend]));
+    holds(&faults("faults of nodes beside wishes", &[NodeFault, Wish]));
+    holds(&faults("faults of nodes beside deadlines", &[NodeFault, Deadline]));
+    let queued =
+        Scene { room: Some(1), queues: &[1, 1], ..faults("faults of nodes and one place", &[NodeFault, Suspend]) };
+    holds(&Scene { in_step: true, ..queued });
 }
 
 #[test]

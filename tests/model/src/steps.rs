@@ -86,6 +86,9 @@ pub enum Action {
     Report(usize, Sent),
     /// The node of a job dies right after its payload has ended and that was reported.
     NodeDies(usize),
+    NodeFault(usize),
+    /// HTCondor's pause after a fault of a node is over.
+    PauseOver(usize),
     Purge,
     RemoveByHand(usize),
     /// HTCondor loses a job, and all trace of it.
@@ -242,6 +245,7 @@ impl Model {
             match job.ad.status {
                 JobStatus::Idle => actions.push(Action::Start(place)),
                 JobStatus::Running => actions.push(Action::End(place)),
+                JobStatus::Held if job.pauses() => actions.push(Action::PauseOver(place)),
                 _ => {}
             }
         }
@@ -372,6 +376,7 @@ impl Model {
         }
     }
 
+    #[allow(clippy::too_many_lines, reason = "a table")]
     fn troubles(&self, world: &World, actions: &mut Vec<Action>) {
         let submitting = |op: usize| world.operators[op].memory.batches.contains_key(&Lane::Submit);
         let limit = world.next_limit();
@@ -417,6 +422,11 @@ impl Model {
                     let runs = |job: &CondorJob| job.ad.status == JobStatus::Running && !job.late();
                     let places = (0..).zip(&world.schedd.queue).filter(|(_, job)| runs(job));
                     actions.extend(places.map(|(place, _)| Action::NodeDies(place)));
+                }
+                Trouble::NodeFault => {
+                    let begins = |job: &CondorJob| job.ad.status == JobStatus::Idle && !job.late();
+                    let places = (0..).zip(&world.schedd.queue).filter(|(_, job)| begins(job));
+                    actions.extend(places.map(|(place, _)| Action::NodeFault(place)));
                 }
                 Trouble::Rotation if !world.schedd.history.is_empty() => actions.push(Action::Rotate),
                 Trouble::Reset => actions.push(Action::Reset),

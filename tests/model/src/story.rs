@@ -150,6 +150,10 @@ impl Model {
             Action::Report(op, sent) => format!("{} hears from {sent}", who(op)),
             Action::NodeDies(place) => format!("{} reports its end, and its node dies; it is to run again", job(place)),
             Action::Purge => "the nodes of removed jobs answer; they leave the queue".to_owned(),
+            Action::NodeFault(place) => {
+                format!("{} is started on a node that is at fault, and held for a pause", job(place))
+            }
+            Action::PauseOver(place) => format!("the pause of {} is over", job(place)),
             Action::NoTrace(place) => format!("{} vanishes, and HTCondor's history does not show it", job(place)),
             Action::RemoveByHand(place) => format!("somebody removes {} with condor_rm", job(place)),
             Action::LimitPasses => "the earliest time limit of a submission passes".to_owned(),

@@ -9,6 +9,7 @@ use std::thread;
 use crate::account::Account;
 use crate::cache::{Cache, Recipe};
 use crate::error::Result;
+use crate::file_servers_recipe::FileServers;
 use crate::go::GoTool;
 use crate::htcondor_image::HtcondorImage;
 use crate::kerberos::Kerberos;
@@ -20,7 +21,7 @@ use crate::packages::{Arch, Suite};
 use crate::pool::Version;
 use crate::recipes::{Condor, Etcd, Go, Image, ImageRegistry, JOB_BIN};
 
-/// Debian's release with HTCondor 23.9, etcd 3.5, an image registry and the payload's programs.
+/// Debian's release with HTCondor 23.9, etcd 3.5, an image registry, file servers and the payload's programs.
 const STABLE: &str = "trixie";
 /// Debian's moving suite, with the latest HTCondor, Apptainer and Go.
 const LATEST: &str = "sid";
@@ -43,6 +44,7 @@ pub struct Assets {
     registry: PathBuf,
     operator_image: PathBuf,
     kerberos: PathBuf,
+    file_servers: PathBuf,
 }
 
 impl Assets {
@@ -96,6 +98,7 @@ impl Assets {
         let registry = more(&ImageRegistry { suite: &stable, arch })?.join("usr/bin/docker-registry");
         let operator_image = more(&OperatorImage { suite: &stable, arch })?;
         let kerberos = more(&Kerberos { suite: &stable, arch })?;
+        let file_servers = more(&FileServers { suite: &stable, arch })?;
         let etcd = match provided("etcd") {
             Some(path) => path,
             None => get(&Etcd { suite: &stable, arch }, true)?.join("usr/bin/etcd"),
@@ -113,6 +116,7 @@ impl Assets {
             registry,
             operator_image,
             kerberos,
+            file_servers,
         })
     }
 
@@ -171,6 +175,18 @@ impl Assets {
     #[must_use]
     pub fn kerberos(&self) -> &Path {
         &self.kerberos
+    }
+
+    /// nginx.
+    #[must_use]
+    pub(crate) fn nginx(&self) -> PathBuf {
+        FileServers::nginx(&self.file_servers)
+    }
+
+    /// The folder of XRootD's programs, and of those alone: with `xrdcp`, for a job's PATH.
+    #[must_use]
+    pub fn xrootd_bin(&self) -> PathBuf {
+        FileServers::xrootd_bin(&self.file_servers)
     }
 
     /// The folder with `apptainer` and what it calls, for the front of a job's PATH.

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! The rooms: [`cache`] keeps artefacts; `packages`, `recipes`, `kubernetes` and `kueue_recipe` make them; [`Assets`] says where they
-//! are; [`Owned`] runs a process bound to this one; [`Kube`], [`Kueue`], [`Pool`], [`Registry`] and [`Kdc`] are the servers; [`wait_for`] is how tests wait.
+//! are; [`Owned`] runs a process bound to this one; [`Kube`], [`Kueue`], [`Pool`], [`Registry`], [`Kdc`], [`Nginx`] and [`XRootD`] are the
+//! servers; [`wait_for`] is how tests wait.
 
 mod account;
 mod assets;
@@ -27,6 +28,8 @@ mod controllers;
 mod demo;
 pub mod environment;
 mod error;
+mod file_servers;
+mod file_servers_recipe;
 mod go;
 mod htcondor_image;
 mod kdc;
@@ -62,6 +65,7 @@ pub use cluster::{Part, Purpose, cluster, cluster_inside};
 pub use controllers::Controllers;
 pub use demo::demo;
 pub use error::{Error, Result};
+pub use file_servers::{Nginx, XRootD};
 pub use kdc::{Kdc, REALM};
 pub use kube::{EtcdCopy, Kube, KubeOptions, OPERATOR, SERVICE_ACCOUNTS};
 pub use kueue::Kueue;

@@ -39,7 +39,7 @@ if about operator@test; then ad 1 operator ", \"HTCJobUID\": \"ours\", $whole"; 
 if about alice@test; then
     [ -e "$dir/hangs" ] && fail
     case $attributes,$constraint in
-        *HoldReasonSubCode,StageInFinish,*"=!= true"*) ad 5 alice ", \"HTCJobUID\": \"small\", $whole" ;;
+        *HoldReasonSubCode,LastHoldReason,StageInFinish,*"=!= true"*) ad 5 alice ", \"HTCJobUID\": \"small\", $whole" ;;
         *RemoveReason,*"< 8192"*) ad 3 alice ", \"HTCJobUID\": \"small\", $whole" ;;
         *RemoveReason,*) fail ;;
         *HTCJobUID*"=!= true"*) ad 2 alice ", \"HTCJobUID\": \"large\"" ;;

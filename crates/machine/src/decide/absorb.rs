@@ -46,7 +46,10 @@ impl Decider<'_> {
         match seen.iter().find(same) {
             Some(sighting) => {
                 updated.started |= sighting.ad.started;
+                let faults = updated.runs.faults.take();
                 updated.runs = sighting.ad.runs.clone();
+                // A later hold for something else takes their place in the ad.
+                updated.runs.faults = updated.runs.faults.take().or(faults);
                 let state = state_of(sighting.ad);
                 let over = sighting.source == AdSource::History;
                 let reopened =
@@ -189,13 +192,15 @@ fn state_is_open(state: &JobState) -> bool {
 
 /// Returns the state that an ad shows.
 /// `JobStatus` comes first: hold codes may be left over from before (`HoldReasonCode` 16 stays for a while after
-/// spooling).
+/// spooling). A job that HTCondor holds until it runs it elsewhere waits for a machine like one that is idle.
 pub(super) fn state_of(ad: &Ad) -> JobState {
     if let Some(outcome) = judge::outcome(ad) {
         return JobState::Ended(outcome);
     }
     match ad.status {
-        JobStatus::Held if ad.hold.code != Hold::SPOOLING => JobState::Held(ad.hold.clone()),
+        JobStatus::Held if ad.hold.code != Hold::SPOOLING && ad.runs.waits_for.is_none() => {
+            JobState::Held(ad.hold.clone())
+        }
         JobStatus::Held | JobStatus::Idle | JobStatus::Blocked | JobStatus::Preparing => JobState::Idle,
         JobStatus::Running | JobStatus::TransferringOutput | JobStatus::Suspended => JobState::Running,
         // An ad with one of these always has an outcome.

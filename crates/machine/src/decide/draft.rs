@@ -395,6 +395,7 @@ fn is_event<F: DecisionFacts>(condition: &ConditionRecord) -> bool {
         ConditionType::QuotaReserved => !has_one_of(F::QUOTA_PROGRESS),
         ConditionType::Tracked
         | ConditionType::Held
+        | ConditionType::NodeFaults
         | ConditionType::Stuck
         | ConditionType::Suspended
         | ConditionType::OutputFetched => true,
@@ -405,7 +406,7 @@ fn is_event<F: DecisionFacts>(condition: &ConditionRecord) -> bool {
 /// Whether a person should look at a condition.
 fn is_warning<F: DecisionFacts>(condition: &ConditionRecord) -> bool {
     match condition.kind {
-        ConditionType::Held | ConditionType::Stuck => condition.status == True,
+        ConditionType::Held | ConditionType::NodeFaults | ConditionType::Stuck => condition.status == True,
         ConditionType::QuotaReserved => {
             condition.reason.parse().is_ok_and(|reason| F::QUOTA_WARNINGS.contains(&reason))
         }

@@ -4,7 +4,9 @@ use super::{AT_ONCE, Decider, Polling};
 use crate::condition::ConditionStatus::True;
 use crate::condition::{ConditionType, Reason};
 use crate::decide::actions::is_loose;
-use crate::facts::{Answer, Claim, Hold, JobState, JobStatus, Past, QueueFacts, Spec, SpecRefused, Unreadable};
+use crate::facts::{
+    Answer, Claim, Hold, JobState, JobStatus, Past, QueueFacts, Spec, SpecRefused, Unreadable, WaitsFor,
+};
 use crate::ids::{Index, JobId, RequestKind};
 use crate::indices::Indices;
 use crate::judge;
@@ -19,7 +21,7 @@ impl Decider<'_> {
     ///
     /// 1. Attach the finalizer: no other step is taken without it.
     /// 2. Bring the jobs to what the spec requests, or report why the spec cannot be read.
-    /// 3. Report jobs that HTCondor or an administrator holds.
+    /// 3. Report jobs that HTCondor or an administrator holds, and faults of nodes.
     /// 4. Ask soon about jobs that are being removed.
     /// 5. Fetch output and let jobs leave the queue. After 2: there is one request for each decision, and a hold or a
     ///    removal is more urgent.
@@ -43,6 +45,7 @@ impl Decider<'_> {
             }
         }
         self.set_held_condition(); // 3.
+        self.set_node_faults_condition();
         self.look_behind_removals(); // 4.
         self.output(); // 5.
         // 6.
@@ -153,9 +156,11 @@ impl Decider<'_> {
             return;
         }
         self.look_behind_holds();
-        let states = || self.record.jobs.values().map(|job| &job.state);
-        let loose = states().filter(|state| is_loose(state)).count();
-        let ours = states().filter(|state| matches!(state, JobState::Held(hold) if hold.is_ours())).count();
+        let jobs = || self.record.jobs.values();
+        // HTCondor holds a job already that waits for another node. It is held for the suspension once it is released.
+        let loose =
+            jobs().filter(|job| is_loose(&job.state) && job.runs.waits_for != Some(WaitsFor::OtherNode)).count();
+        let ours = jobs().filter(|job| matches!(&job.state, JobState::Held(hold) if hold.is_ours())).count();
         if spec.suspend {
             self.cancel_queued(RequestKind::Submit);
             let because = self.why_suspended();

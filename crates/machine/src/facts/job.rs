@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use super::NodeFaults;
 use super::evidence::{Exit, JobStatus};
 use crate::ids::{Attempt, Birthdate, JobId, SchedDate, Timestamp};
 use crate::outcome::Outcome;
 
-/// Runs of a job, as its ad has them. For display only: no decision depends on them.
+/// Runs of a job, as its ad has them. For display only, except `waits_for`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RunHistory {
     /// `NumJobStarts`: number of times HTCondor has started the job.
@@ -24,17 +25,21 @@ pub struct RunHistory {
     pub end: Option<SchedDate>,
     /// `RemoteHost` or, of a job that does not run, `LastRemoteHost`: the job's slot, such as `slot1_2@node7.cern.ch`.
     pub host: Option<Arc<str>>,
+    /// Runs that ended by faults of their nodes.
+    pub faults: Option<Box<NodeFaults>>,
     /// What keeps an idle job from being matched with a machine; none if nothing is known to.
     pub waits_for: Option<WaitsFor>,
 }
 
-/// What keeps an idle job from being matched with a machine, in HTCondor's own words, with the numbers of `JobStatus`.
+/// What keeps an idle job from being matched with a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WaitsFor {
     /// `JobStatus` 9, BLOCKED: files that the job shares with other jobs are not there yet.
     SharedFiles,
     /// `JobStatus` 10, PREPARING: the schedd runs tasks that its administrator has set (`JOB_PREPARING_TASK_NAMES`).
     Preparation,
+    /// The job's last run ended by a fault of its node. HTCondor holds it for a pause, and then runs it elsewhere.
+    OtherNode,
 }
 
 impl WaitsFor {
@@ -48,12 +53,25 @@ impl WaitsFor {
         }
     }
 
-    /// Returns the number of the `JobStatus`.
+    /// Returns the number of the `JobStatus`, or a number of our own for a job that HTCondor holds until another node
+    /// runs it.
     #[must_use]
     pub const fn code(self) -> i64 {
         match self {
             Self::SharedFiles => 9,
             Self::Preparation => 10,
+            Self::OtherNode => 105,
+        }
+    }
+
+    /// Returns what has this number.
+    #[must_use]
+    pub const fn from_code(code: i64) -> Option<Self> {
+        match code {
+            9 => Some(Self::SharedFiles),
+            10 => Some(Self::Preparation),
+            105 => Some(Self::OtherNode),
+            _ => None,
         }
     }
 
@@ -63,6 +81,9 @@ impl WaitsFor {
         match self {
             Self::SharedFiles => "the job waits for files that it shares with other jobs (BLOCKED)",
             Self::Preparation => "the schedd prepares the job (PREPARING); tasks of its administrator take their time",
+            Self::OtherNode => {
+                "a fault of its node ended the job's last run; HTCondor runs the job again after a pause, on another machine if there is one"
+            }
         }
     }
 }
@@ -158,6 +179,8 @@ pub struct Hold {
 impl Hold {
     /// `HoldReasonCode` of a hold by a person or a tool.
     pub const BY_USER: i64 = 1;
+    /// `HoldReasonCode` of a hold by a policy of the job, such as `on_exit_hold`.
+    pub const BY_POLICY: i64 = 3;
     /// `HoldReasonCode` of a job whose output exceeds its limit.
     pub const OUTPUT_TOO_LARGE: i64 = 33;
     /// `HoldReasonCode` of a job whose files are being spooled.

@@ -9,6 +9,7 @@ mod inherited;
 mod large;
 mod lives;
 mod lost_ledgers;
+mod node_faults;
 mod output;
 mod parts;
 mod properties;

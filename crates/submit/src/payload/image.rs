@@ -1,6 +1,7 @@
 //! `spec.script.image`: a name in a registry, or a path that every node has.
 
 use super::ImageMap;
+use super::image_map::full_name;
 
 /// Maximum length of the text in bytes.
 const MAX_BYTES: usize = 512;
@@ -15,6 +16,31 @@ pub enum Image {
     UsersFolder(String),
     /// A reference as docker writes it, without a scheme: `[registry/]name[:tag][@digest]`.
     Registry(String),
+    /// A file in Apptainer's format that Apptainer downloads, with its scheme.
+    Remote(String),
+}
+
+/// Scheme of an image besides `docker`, if the site allows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames)]
+#[strum(serialize_all = "lowercase")]
+pub enum ImageScheme {
+    /// `oras://registry/name[:tag][@digest]`: a file in Apptainer's format in a registry.
+    Oras,
+    /// `https://host/path/name.sif`: such a file on a web server.
+    Https,
+}
+
+impl ImageScheme {
+    /// Returns whether the rest of the text names an image. A URL has no credentials, and no query, where they may be too.
+    fn fits(self, rest: &str) -> bool {
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        match self {
+            Self::Oras => looks_like_domain(host) && is_reference(rest),
+            Self::Https => {
+                is_domain(host) && is_path(&format!("/{path}")) && !path.contains(['@', ':', '=']) && is_file_name(path)
+            }
+        }
+    }
 }
 
 /// Reason why an image is refused, and what to write instead.
@@ -26,11 +52,19 @@ pub enum ImageError {
     /// The text is too long.
     #[error("the image is longer than {MAX_BYTES} bytes")]
     TooLong,
-    /// `oras://`, `library://`, `http://` …
+    /// `library://`, `http://` …, or a scheme that the site does not allow.
     #[error(
-        "the image has a scheme other than `docker://`; write a name such as `registry.example.org/team/image:tag`, without a scheme"
+        "the image has a scheme other than `docker://`{allowed}; write a name such as `registry.example.org/team/image:tag`, without a scheme"
     )]
-    Scheme,
+    Scheme {
+        /// Other schemes that the site allows, each with a comma before it.
+        allowed: String,
+    },
+    /// A URL of an allowed scheme that names no image.
+    #[error(
+        "{0:?} is not the address of an image; write `oras://registry.example.org/team/image:tag`, or `https://host/path/image.sif` without a user, a password and a query"
+    )]
+    Remote(String),
     /// A path with characters or parts that are not allowed.
     #[error(
         "the image's path {0:?} is not allowed; write an absolute path of letters, digits and `-._/:@+=`, without `.` and `..`"
@@ -81,7 +115,7 @@ impl Image {
         match map.path_of(text).or_else(|| map.path_of(name)) {
             Some(path) => Self::of_the_site(path),
             None if text.starts_with('/') => Self::of_a_user(text, map),
-            None if name.contains("://") => Err(ImageError::Scheme),
+            None if name.contains("://") => Self::of_scheme(name, map),
             None if is_file_name(text) => Err(ImageError::RelativeFile(text.to_owned())),
             None if is_reference(name) => Ok(map.substitute(name)),
             None => Err(ImageError::Reference(text.to_owned())),
@@ -94,6 +128,47 @@ impl Image {
         match self {
             Self::Folder(path) | Self::UsersFolder(path) => path.clone(),
             Self::Registry(reference) => format!("docker://{reference}"),
+            Self::Remote(url) => url.clone(),
+        }
+    }
+
+    /// Returns where a registry keeps what the tag now means; `None` for an image with a digest, and for other images.
+    #[must_use]
+    pub fn manifest(&self) -> Option<Manifest> {
+        let Self::Registry(reference) = self else { return None };
+        Manifest::of(&full_name(reference))
+    }
+
+    /// Returns registry and repository of an image that is pulled from a registry, without its tag or digest.
+    #[must_use]
+    pub fn repository(&self) -> Option<String> {
+        let full = match self {
+            Self::Registry(reference) => full_name(reference),
+            Self::Remote(url) => url.strip_prefix("oras://")?.to_owned(),
+            Self::Folder(_) | Self::UsersFolder(_) => return None,
+        };
+        let named = full.split_once('@').map_or(full.as_str(), |(named, _)| named);
+        let tag = named.rsplit_once(':').filter(|(_, tag)| !tag.contains('/'));
+        Some(tag.map_or(named, |(named, _)| named).to_owned())
+    }
+
+    /// Returns the image with a digest in the place of its tag. Other images stay as they are.
+    #[must_use]
+    pub fn with_digest(self, digest: &str) -> Self {
+        match self.manifest() {
+            Some(Manifest { registry, repository, tag: _ }) => {
+                Self::Registry(format!("{registry}/{repository}@{digest}"))
+            }
+            None => self,
+        }
+    }
+
+    /// Returns the digest in a reference, as in `sha256:0123…`.
+    #[must_use]
+    pub fn digest(&self) -> Option<&str> {
+        match self {
+            Self::Registry(reference) | Self::Remote(reference) => reference.split_once('@').map(|(_, digest)| digest),
+            Self::Folder(_) | Self::UsersFolder(_) => None,
         }
     }
 
@@ -109,6 +184,18 @@ impl Image {
         }
     }
 
+    fn of_scheme(text: &str, map: &ImageMap) -> Result<Self, ImageError> {
+        let (scheme, rest) = text.split_once("://").unwrap_or((text, ""));
+        let allowed = map.schemes();
+        match allowed.iter().find(|allowed| allowed.to_string() == scheme) {
+            Some(allowed) if allowed.fits(rest) => Ok(Self::Remote(text.to_owned())),
+            Some(_) => Err(ImageError::Remote(text.to_owned())),
+            None => Err(ImageError::Scheme {
+                allowed: allowed.iter().fold(String::new(), |text, scheme| text + ", `" + &scheme.to_string() + "://`"),
+            }),
+        }
+    }
+
     fn of_a_user(path: &str, map: &ImageMap) -> Result<Self, ImageError> {
         if !is_path(path.strip_suffix('/').unwrap_or(path)) {
             return Err(ImageError::Path(path.to_owned()));
@@ -121,6 +208,26 @@ impl Image {
             return Err(ImageError::Outside { path: path.to_owned(), folders });
         }
         Ok(Self::UsersFolder(path.to_owned()))
+    }
+}
+
+/// A tag in a registry.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Manifest {
+    /// Host, in lower case, and port, as in `docker.io`.
+    pub registry: String,
+    /// Path in the registry, as in `library/python`.
+    pub repository: String,
+    pub tag: String,
+}
+
+impl Manifest {
+    /// Parses a reference that begins with a registry.
+    fn of(full: &str) -> Option<Self> {
+        let (registry, rest) = full.split_once('/').filter(|_| !full.contains('@'))?;
+        let (repository, tag) = rest.split_once(':').unwrap_or((rest, "latest"));
+        let [registry, repository, tag] = [registry, repository, tag].map(str::to_owned);
+        Some(Self { registry, repository, tag })
     }
 }
 
@@ -179,7 +286,9 @@ fn is_tag(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
 }
 
-fn is_digest(text: &str) -> bool {
+/// Returns whether the text is the digest of an image.
+#[must_use]
+pub fn is_digest(text: &str) -> bool {
     text.strip_prefix("sha256:")
         .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)))
 }
@@ -187,6 +296,65 @@ fn is_digest(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn remote_image_file_needs_a_scheme_of_the_site() {
+        let map = ImageMap::new().with_schemes(vec![ImageScheme::Oras, ImageScheme::Https]);
+        let digest = format!("oras://localhost:5000/a/b@sha256:{}", "0".repeat(64));
+        for text in [
+            "oras://r.example.org/team/fit:1",
+            &digest,
+            "https://www.example.org:8443/a/b_c/fit.sif",
+            "https://h/x.SIF",
+        ] {
+            let resolve = |map| Image::resolve(text, map);
+            match resolve(&map) {
+                Ok(image @ Image::Remote(_)) => assert_eq!((image.argument().as_str(), image.manifest()), (text, None)),
+                other => panic!("{text}: {other:?}"),
+            }
+            assert!(matches!(resolve(&ImageMap::new()), Err(ImageError::Scheme { .. })), "{text}");
+        }
+        for bad in [
+            "oras://team/fit:1",
+            "oras://r.example.org/Team",
+            "oras://",
+            "https://h/x",
+            "https://h/.sif/",
+            "https://alice:secret@h/x.sif",
+            "https://h/x.sif?token=1",
+            "https://h/../x.sif",
+            "https://h//x.sif",
+            "https://h/a b.sif",
+            "https:///x.sif",
+            "https://h/$x.sif",
+            "https://h/x,y.sif",
+        ] {
+            assert_eq!(Image::resolve(bad, &map), Err(ImageError::Remote(bad.to_owned())));
+        }
+        let other = Image::resolve("http://h/x.sif", &map).unwrap_err().to_string();
+        assert!(other.contains("other than `docker://`, `oras://`, `https://`;"), "{other}");
+    }
+
+    #[test]
+    fn digest_takes_the_place_of_a_tag() {
+        let digest = format!("sha256:{}", "0".repeat(64));
+        for (name, registry, repository, tag) in [
+            ("python", "docker.io", "library/python", "latest"),
+            ("team/x:1", "docker.io", "team/x", "1"),
+            ("Localhost:5000/a/b:V1", "localhost:5000", "a/b", "V1"),
+        ] {
+            let image = Image::Registry(name.to_owned());
+            let [registry, repository, tag] = [registry, repository, tag].map(str::to_owned);
+            assert_eq!(image.manifest(), Some(Manifest { registry, repository, tag }));
+            let pinned = image.with_digest(&digest);
+            assert_eq!(pinned.digest(), Some(digest.as_str()));
+            assert!(Image::resolve(&pinned.argument(), &ImageMap::new()).is_ok());
+            assert_eq!(pinned.clone().with_digest("sha256:1"), pinned);
+        }
+        let folder = Image::Folder("/x".to_owned());
+        assert_eq!((folder.manifest(), folder.digest()), (None, None));
+        assert_eq!(folder.clone().with_digest(&digest), folder);
+    }
 
     #[test]
     fn image_is_a_registry_name_a_path_or_a_site_folder() {

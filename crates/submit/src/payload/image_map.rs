@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use super::image::{self, Image};
+use super::image::{self, Image, ImageScheme};
 
 /// Registry that docker uses for a name without one.
 const DOCKER: &str = "docker.io/";
@@ -19,6 +19,8 @@ pub struct ImageMap {
     prefixes: Vec<ImagePrefix>,
     /// Folders of the nodes that jobs see, without a trailing slash.
     shown: Vec<String>,
+    /// Schemes that users may write.
+    schemes: Vec<ImageScheme>,
 }
 
 /// A prefix of names and its replacement. It matches complete components only: `docker.io/team` is no prefix of
@@ -69,7 +71,7 @@ impl ImageMap {
     /// Creates an empty table.
     #[must_use]
     pub const fn new() -> Self {
-        Self { names: BTreeMap::new(), prefixes: Vec::new(), shown: Vec::new() }
+        Self { names: BTreeMap::new(), prefixes: Vec::new(), shown: Vec::new(), schemes: Vec::new() }
     }
 
     /// Creates a table of complete names with their folders or files, and of prefixes.
@@ -85,7 +87,7 @@ impl ImageMap {
         if let Some(twice) = prefixes.windows(2).find(|two| two[0].prefix == two[1].prefix) {
             return Err(ImagePrefixError::Twice(twice[0].prefix.clone()));
         }
-        Ok(Self { names: names.into_iter().collect(), prefixes, shown: Vec::new() })
+        Ok(Self { names: names.into_iter().collect(), prefixes, ..Self::new() })
     }
 
     /// Adds the folders that are bound into containers. Users may name images in them by path, since a payload sees
@@ -94,6 +96,17 @@ impl ImageMap {
     pub fn with_bound_folders(self, folders: impl IntoIterator<Item = String>) -> Self {
         let whole = |folder: String| folder.strip_suffix('/').map_or_else(|| folder.clone(), str::to_owned);
         Self { shown: folders.into_iter().map(whole).collect(), ..self }
+    }
+
+    /// Adds the schemes that users may write before a name.
+    #[must_use]
+    pub fn with_schemes(self, schemes: Vec<ImageScheme>) -> Self {
+        Self { schemes, ..self }
+    }
+
+    /// Returns the schemes that users may write before a name.
+    pub(super) fn schemes(&self) -> &[ImageScheme] {
+        &self.schemes
     }
 
     /// Returns the folders in which users may name images by path.
@@ -159,7 +172,7 @@ impl FromStr for ImagePrefix {
 
 /// Returns a reference with its registry: `python` is `docker.io/library/python`. Names of registries are
 /// case-insensitive.
-fn full_name(reference: &str) -> String {
+pub(super) fn full_name(reference: &str) -> String {
     match domain_of(reference) {
         Some(domain) => domain.to_ascii_lowercase() + &reference[domain.len()..],
         None if reference.contains('/') => format!("{DOCKER}{reference}"),

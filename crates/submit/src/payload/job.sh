@@ -1,14 +1,18 @@
 #!/bin/sh
 # Runs one job of an HTCJob on a worker node. HTCondor starts it in the job's scratch directory with the job's index
-# and its item as arguments; script.sh and payload.conf lie beside it. The payload's exit code is its own, except:
+# and its item as arguments; script.sh and payload.conf lie beside it. The payload's exit code is the job's. What is not the payload's
+# failure has one of these codes, and job.sh ends itself with a signal for it (see fail):
 #   240  the job's ad cannot be read, so it is unknown whether this job may still run
 #   241  its files reached HTCondor too late; another job runs in its place
 #   242  the node has no apptainer and no singularity
 #   243  the image cannot be had, or no container can be started from it
 #   244  the command is not in the image, or the image has no entrypoint
 #   245  the files of the job are not what they should be
-#   246  a file that the job fetches cannot be had, or is another one
+#   246  a file that the job fetches cannot be had for now
 #   247  the node does not have a folder that the site has named for a volume
+#   248  the registry of the image refuses more requests for now
+#   249  the registry does not have the image, or refuses it to the job
+#   250  a file that the job fetches does not exist, is refused to the job, or is another one
 # Each of these comes with a line "htc-operator: ..." on standard error.
 #
 # A worker of a managed pool is the container itself: its slot says which image that is (HTCWorkerImage). There the payload is
@@ -18,25 +22,49 @@
 # What cannot be told is found out by HTCondor: nothing is said about it, and the job ends at most 23 s later for it.
 set -u
 
-# fail CODE SENTENCE
+# fail CODE SENTENCE: ends the job for something that is not the payload's failure. No payload can make its job end with a
+# signal, so each exit code is a payload's own. The signal is 200 below the code, and 188 below it once the payload has run:
+# HTCondor runs the job again after some of the former (crates/submit/src/description/node_faults.rs).
 fail() {
     echo "htc-operator: $2" >&2
-    finish "$1"
+    [ -z "$reporting" ] || kill "$reporting" 2>/dev/null
+    [ -z "${work:-}" ] || remove_work
+    # Where the site runs jobs in a container, its runtime makes an exit code of the signal.
+    [ -n "${APPTAINER_CONTAINER:-}${SINGULARITY_CONTAINER:-}" ] || kill -"$(($1 - below))" $$
+    exit "$1"
 }
 
 # attribute NAME: prints the number that the job's own ad has for NAME, nothing if there is none.
 attribute() {
+    value=$(raw_attribute "$1" "$_CONDOR_JOB_AD")
+    case $value in
+        *[!0-9]* | '') ;;
+        *) echo "$value" ;;
+    esac
+}
+
+# text_attribute NAME AD: prints the text that the ad has for NAME, nothing if there is none.
+text_attribute() {
+    value=$(raw_attribute "$1" "$2")
+    case $value in
+        '"'*'"')
+            value=${value#\"}
+            printf '%s\n' "${value%\"}"
+            ;;
+    esac
+}
+
+# raw_attribute NAME AD: prints what the ad has for NAME.
+raw_attribute() {
+    [ -r "$2" ] || return 0
     while IFS= read -r line || [ -n "$line" ]; do
         case $line in
-            "$1 = "*) value=${line#"$1 = "} ;;
-            *) continue ;;
+            "$1 = "*)
+                printf '%s\n' "${line#"$1 = "}"
+                return
+                ;;
         esac
-        case $value in
-            *[!0-9]* | '') ;;
-            *) echo "$value" ;;
-        esac
-        return
-    done <"$_CONDOR_JOB_AD"
+    done <"$2"
 }
 
 # The second lock: a submission that outlived its deadline must not run, because another one may have taken its place.
@@ -112,31 +140,21 @@ finish() {
 
 # Empty if there is none: what becomes of that is told once it is known whom to tell.
 find_runtime() {
-    worker=$(worker_image)
+    # The image that this worker is a container of, if it is one.
+    worker=$(text_attribute HTCWorkerImage "${_CONDOR_MACHINE_AD:-}")
     if [ -n "$worker" ]; then
         runtime=none
         return
     fi
-    for runtime in apptainer singularity; do
-        if command -v "$runtime" >/dev/null 2>&1; then
-            return
-        fi
+    for folder in '' :/cvmfs/oasis.opensciencegrid.org/mis/apptainer/bin; do
+        PATH=$PATH$folder
+        for runtime in apptainer singularity; do
+            if command -v "$runtime" >/dev/null 2>&1; then
+                return
+            fi
+        done
     done
     runtime=
-}
-
-# Prints the image that this worker is a container of, if it is one.
-worker_image() {
-    [ -r "${_CONDOR_MACHINE_AD:-}" ] || return 0
-    while IFS= read -r line || [ -n "$line" ]; do
-        case $line in
-            'HTCWorkerImage = "'*'"')
-                line=${line#*\"}
-                printf '%s\n' "${line%\"}"
-                return
-                ;;
-        esac
-    done <"$_CONDOR_MACHINE_AD"
 }
 
 # Makes the folder that the payload runs in, and whatever the runtime keeps beside it. The payload does not see the scratch
@@ -226,7 +244,7 @@ fetch_input() {
         root:*'${item}'*)
             # XRootD decodes nothing.
             case $item in
-                *[?\&#%\ ]*) fail 246 "the item of the job has a character that cannot be in the URL $from of the file $4" ;;
+                *[?\&#%\ ]*) fail 250 "the item of the job has a character that cannot be in the URL $from of the file $4" ;;
             esac
             part=$item
             ;;
@@ -236,12 +254,12 @@ fetch_input() {
     url=$(replace "$3" '${index}' "$index")
     # shellcheck disable=SC2016
     url=$(replace "$url" '${item}' "$part")
-    download "$url" || fail 246 "the file $4 cannot be fetched from ${url%%\?*} on $(uname -n): $problem"
+    download "$url" || has_no_input "the file $4 cannot be fetched from ${url%%\?*}"
     if [ "$2" != - ]; then
         got=$(sha256sum <"$work/download")
         got=${got%% *}
         [ "$got" = "$2" ] ||
-            fail 246 "the file $4 from ${url%%\?*} is another one on $(uname -n): its SHA-256 is ${got:-unknown}"
+            fail 250 "the file $4 from ${url%%\?*} is another one on $(uname -n): its SHA-256 is ${got:-unknown}"
     fi
     place "$1" "$4"
     fetched="$fetched$4
@@ -276,7 +294,7 @@ fetch_secrets() {
                 409) problem='it is another one than when the first job was submitted' ;;
                 410) problem='it is gone, or HTCJobs may not use it any more' ;;
             esac
-            fail 246 "the Secret's key $key cannot be fetched on $(uname -n): $problem"
+            has_no_input "the Secret's key $key cannot be fetched"
         fi
         case $kind in
             file)
@@ -324,17 +342,27 @@ replace() {
     printf %s "$begin$rest"
 }
 
-# download URL: fetches it as $work/download. If that fails, problem says why.
+# has_no_input SENTENCE: ends the job for a download that failed. What a server refuses is refused to all nodes.
+has_no_input() {
+    [ "$final" != refused ] || fail 250 "$1 on $(uname -n): $problem"
+    fail 246 "$1 on $(uname -n): $problem"
+}
+
+# download URL: fetches it as $work/download. If that fails, problem says why. The operator may be away for some minutes, and many
+# jobs ask it at the same time.
 download() {
-    for pause in 1 5 20; do
+    pauses='1 5 20'
+    [ -z "$bearer" ] || pauses='1 5 20 30 60 60 120 120 120'
+    for pause in $pauses; do
         download_once "$1" && return
         [ -z "$final" ] || return 1
+        [ -z "$bearer" ] || pause=$((pause + $$ % (pause + 1)))
         sleep "$pause"
     done
     download_once "$1"
 }
 
-# download_once URL: final is not empty if another try would fail as well.
+# download_once URL: final is not empty if another try on this node would fail as well; it is "refused" if the server says so.
 download_once() {
     final='' tool=curl
     case $1 in
@@ -342,16 +370,37 @@ download_once() {
         osdf:* | pelican:*) tool=pelican ;;
     esac
     if ! command -v "$tool" >/dev/null 2>&1; then
-        problem="the node has no $tool" final=1
+        problem="the node has no $tool" final=node
         return 1
     fi
     case $tool in
         curl) with_curl "$1" ;;
-        xrdcp) xrdcp --nopbar --force "$1" "$work/download" </dev/null >&2 ;;
-        pelican) pelican object get "$1" "$work/download" </dev/null >&2 ;;
+        xrdcp) with_xrdcp "$1" ;;
+        pelican) without_credentials pelican object get "$1" "$work/download" </dev/null >&2 ;;
     esac 2>"$work/problem" && return
-    problem=$(tail -n 1 "$work/problem")
+    # xrdcp writes an empty line at the end.
+    problem=$(grep . "$work/problem" | tail -n 1)
     return 1
+}
+
+# with_xrdcp URL: by itself it would try for eight minutes to reach a server that is away. It ends with 54 for any answer that is an error,
+# so the answer's number says what that is: 3010 not permitted, 3011 not found, 3016 a folder. A redirector also says "not found" while the
+# servers that have the file are away.
+with_xrdcp() {
+    without_credentials XRD_CONNECTIONWINDOW=20 XRD_CONNECTIONRETRY=1 \
+        xrdcp --nopbar --force "$1" "$work/download" </dev/null >&2 && return
+    answer=$(sed -n 's/^.*\[ERROR\] Server responded with an error: //p' "$work/problem" | tail -n 1)
+    case $answer in
+        '[3011] No servers are available'*) ;;
+        '[3010] '* | '[3011] '* | '[3016] '*) final=refused ;;
+    esac
+    return 1
+}
+
+# without_credentials [NAME=VALUE...] COMMAND...: runs it without what the node's account has. The user names the server.
+without_credentials() {
+    env -u BEARER_TOKEN -u XDG_RUNTIME_DIR HOME="$work/home" BEARER_TOKEN_FILE="$work/none" \
+        X509_USER_PROXY="$work/none" KRB5CCNAME="FILE:$work/none" "$@"
 }
 
 # with_curl URL: what may be secret, the URL too, goes through a pipe. No redirection leaves TLS or has the token.
@@ -368,7 +417,7 @@ with_curl() {
     ) && return
     case $status in
         408 | 425 | 429) ;;
-        4??) final=1 ;;
+        4??) final=refused ;;
     esac
     return 1
 }
@@ -679,6 +728,112 @@ $volumes
 EOF
 }
 
+# Pulls an image that is not on the node into a file. What fails then is the pull, and not the start of a container.
+get_image() {
+    case $image in
+        *://*) ;;
+        *) return ;;
+    esac
+    [ -z "$private" ] || fetch_login
+    if find_cache; then
+        pull_once "$cache/$image_key"
+        [ -z "$pulled" ] || return
+    fi
+    pull "$work/image.sif"
+    pulled=$work/image.sif
+}
+
+# Fetches the login of the image's registry, with the job's token. The payload does not begin before it is forgotten.
+fetch_login() {
+    bearer=$token
+    if ! download "$channel/$uid/login"; then
+        [ "$status" != 410 ] || problem='its Secret is gone, or has no such login, or HTCJobs may not use it any more'
+        has_no_input "the login of the registry of $image cannot be fetched"
+    fi
+    bearer=''
+    { IFS= read -r login_name && IFS= read -r login_password; } <"$work/download" || login_password=''
+    rm -f "$work/download"
+}
+
+# Whether this node keeps images for the job's user: the site names a folder, and only this account and root can write into this
+# account's part of it. An account that is not the job's owner, such as one for each slot, has jobs of several users one after the other.
+find_cache() {
+    [ -n "$image_cache" ] && command -v flock >/dev/null 2>&1 || return 1
+    account=$(id -u)
+    [ "$(text_attribute Owner "$_CONDOR_JOB_AD")" = "$(id -un)" ] || return 1
+    is_folder "$image_cache/." \( -user 0 -o -user "$account" \) \( -perm -1000 -o ! -perm -0020 ! -perm -0002 \) || return 1
+    cache=$image_cache/$account
+    (umask 077 && mkdir "$cache") 2>/dev/null
+    is_folder "$cache" -user "$account" -perm 0700
+}
+
+# is_folder PATH EXPRESSION...: whether it is a folder that the expression of find fits.
+is_folder() {
+    folder=$1
+    shift
+    [ -n "$(find "$folder" -prune -type d "$@" -print 2>/dev/null)" ]
+}
+
+# pull_once FILE: pulls the image if no job has done so, one at a time. Those that wait keep the lock for a moment only. A file that no
+# job has used for a week goes. If the cache is of no use now, pulled stays empty.
+pull_once() {
+    (: >"$1.lock") 2>/dev/null || return 0
+    exec 9>"$1.lock"
+    run flock 9
+    end_if_stopped
+    if [ "$code" -eq 0 ]; then
+        # First the time, so that no other job removes the file as unused.
+        touch -c "$1"
+        if [ -f "$1" ] || { pull "$1.part" cache && mv "$1.part" "$1"; }; then
+            pulled=$1
+        fi
+        find "$cache" -type f -mtime +7 -exec rm -f {} +
+    fi
+    exec 9>&-
+}
+
+# pull FILE [cache]: the job ends if it fails, but for a cache that is full.
+pull() {
+    run pull_image "$1" 2>"$work/probe"
+    end_if_stopped
+    [ "$code" -ne 0 ] || return 0
+    if [ -n "${2:-}" ] && grep -qi 'no space left\|quota exceeded' "$work/probe"; then
+        rm -f "$1"
+        return 1
+    fi
+    cannot_have_image ": it cannot be pulled"
+}
+
+# cannot_have_image WHY: ends the job for what the runtime has written about the image.
+cannot_have_image() {
+    tail -n 5 "$work/probe" >&2
+    collect
+    if grep -Eqi 'toomanyrequests|too many requests' "$work/probe"; then
+        fail 248 "the image $image cannot be had now on $(uname -n): its registry refuses further pulls for now (429)"
+    fi
+    if grep -Eqi 'manifest unknown|name unknown|unauthorized: |authentication required|requested access to the resource is denied' "$work/probe"; then
+        fail 249 "the image $image cannot be had on $(uname -n): its registry does not have it, or refuses it to this job"
+    fi
+    fail 243 "the image $image cannot be had on $(uname -n)$1"
+}
+
+# shellcheck disable=SC2317 # called by run
+pull_image() {
+    if [ -n "$login_name" ]; then
+        export APPTAINER_DOCKER_USERNAME="$login_name" APPTAINER_DOCKER_PASSWORD="$login_password"
+        export SINGULARITY_DOCKER_USERNAME="$login_name" SINGULARITY_DOCKER_PASSWORD="$login_password"
+    fi
+    exec "$runtime" --quiet pull --force --disable-cache "$1" "$image" >/dev/null
+}
+
+# Ends the job if it has been stopped before its payload began.
+end_if_stopped() {
+    if [ -n "$told_to_stop" ]; then
+        collect
+        finish "$code"
+    fi
+}
+
 # machine PATTERN: whether the slot's ad has a line that begins so. ClassAds do not tell upper from lower case.
 machine() {
     grep -qi "^$1" "$_CONDOR_MACHINE_AD"
@@ -705,7 +860,7 @@ find_gpus() {
 # shellcheck disable=SC2317 # called by run
 in_container() {
     unset _CONDOR_CHIRP_CONFIG _CONDOR_WRAPPER_ERROR_FILE
-    exec "$runtime" --quiet exec --contain --workdir "$work/area" --no-home --home "$home" --ipc --pid \
+    exec "$runtime" --quiet exec --contain --workdir "$work/area" --no-home --home "$home" --ipc ${pid:+"$pid"} \
         ${gpus:+"$gpus"} --pwd /htc_run --bind "$binds" "${pulled:-$image}" "$@"
 }
 
@@ -732,14 +887,21 @@ in_worker() {
 $variables
 EOF
     env=$(command -v env) || exit 127
+    set -- -- "$env" "$@"
     for file in "$work"/variable.*; do
         [ -e "$file" ] || continue
-        # Not as an argument, which others on the node can read.
         text=$(cat "$file" && echo .) || exit 245
-        export "${file##*/variable.}=${text%.}"
+        set -- "${file##*/variable.}=${text%.}" "$@"
         rm -f "$file"
     done
-    exec "$env" "$@"
+    # Not as arguments of env, which others on the node can read. Any variable of this shell may be another one now.
+    until [ "$1" = -- ]; do
+        # shellcheck disable=SC2163 # it has the name and the value
+        export "$1"
+        shift
+    done
+    shift
+    exec "$@"
 }
 
 # find_program NAME: prints where the program is in the PATH of the payload. It is a subshell, for the sake of IFS.
@@ -786,14 +948,8 @@ runscript=/.singularity.d/runscript
 
 # run_entrypoint ARGUMENT...: runs the image's own entrypoint.
 run_entrypoint() {
-    case $image in
-        docker://*)
-            pulled=$work/image.sif
-            run "$runtime" --quiet pull --disable-cache "$pulled" "$image" >/dev/null 2>"$work/probe"
-            [ "$code" -eq 0 ] || cannot_have_image
-            ;;
-    esac
-    entrypoint=$("$runtime" --quiet inspect --runscript "${pulled:-$image}" 2>"$work/probe") || cannot_have_image
+    entrypoint=$("$runtime" --quiet inspect --runscript "${pulled:-$image}" 2>"$work/probe") ||
+        cannot_have_image ", or no container can be started from it"
     case $entrypoint in
         # The last one is what Apptainer writes where a definition has none.
         '' | *"There is no runscript defined for this container"*) has_no_entrypoint ;;
@@ -818,31 +974,35 @@ has_no_entrypoint() {
     fail 244 "the image $image has no entrypoint: write spec.container.command"
 }
 
-cannot_have_image() {
-    tail -n 5 "$work/probe" >&2
-    collect
-    fail 243 "the image $image cannot be had on $(uname -n), or no container can be started from it"
-}
-
-# The runtime ends with 255 when it fails itself. Only then is it asked once more, to learn what was wrong.
+# The runtime ends with 255 when it fails itself. Only then is it asked once more, to learn what was wrong. Where the slot is a
+# container, parts of /proc may be hidden, and the kernel lets no other container mount a /proc of its own: restart=1, and the payload is
+# to be started with the process ids of the slot.
 explain_255() {
+    # An image that other jobs have removed meanwhile was there when the payload began.
+    [ -z "$pulled" ] || [ -e "$pulled" ] || return 0
     # The expansions below belong to the shell in the container.
     # shellcheck disable=SC2016
     lookup='case $1 in */*) [ -x "$1" ]; exit ;; esac
             IFS=:; for dir in $PATH; do [ -f "$dir/$1" ] && [ -x "$dir/$1" ] && exit 0; done; exit 1'
     run in_container /bin/sh -c "$lookup" sh "$1" >/dev/null 2>"$work/probe"
     case $code in
-        0) code=255 ;;
+        0)
+            below=188
+            code=255
+            ;;
         1)
             collect
             fail 244 "the command $1 is not in the image $image"
             ;;
         255)
-            if grep -q '/bin/sh' "$work/probe"; then
+            if [ -n "$pid" ] && grep -qi 'mount.*proc.*not permitted' "$work/probe"; then
+                echo "htc-operator: containers get no /proc of their own on $(uname -n): this one starts with the slot's" >&2
+                pid='' restart=1
+            elif grep -q '/bin/sh' "$work/probe"; then
                 echo "htc-operator: the image $image has no /bin/sh, so it is not known whether 255 is the payload's own" >&2
                 code=255
             else
-                cannot_have_image
+                cannot_have_image ", or no container can be started from it"
             fi
             ;;
         *) code=255 ;;
@@ -856,7 +1016,7 @@ main() {
     umask 022
     # shellcheck disable=SC3045 # dash, bash and busybox have the option
     ulimit -c 0
-    callback='' source='' uid='' reporting='' told_to_stop=''
+    callback='' source='' uid='' reporting='' told_to_stop='' below=200
     index=${1:-}
     case $index in
         '' | *[!0-9]*) fail 245 "the job's index is missing from its arguments" ;;
@@ -875,8 +1035,11 @@ main() {
 
     # payload.conf has one "key value" per line and ends with the line "end"; binds are used where the node has them.
     name='' image='' named='' variables='' version='' complete='' checked='' folders='' volumes='' outputs='' given=' '
-    form=script word='' pulled=''
-    fetches='' secrets='' bearer='' token='' channel='' status=''
+    form=script word='' fetches='' secrets='' bearer='' token='' channel='' status=''
+    image_cache='' image_key='' private='' pulled='' pid=--pid restart=''
+    # What is exported under these names would be, with another value, too.
+    unset login_name login_password
+    login_name='' login_password=''
     home=/htc_home search=$PATH
     binds=
     set --
@@ -892,6 +1055,9 @@ main() {
             'image '*) image=$value ;;
             'named '*) named=$value ;;
             'form '*) form=$value ;;
+            'image_cache '*) image_cache=$value ;;
+            'private yes') private=1 ;;
+            'image_key '*) image_key=$value ;;
             'command '*) set -- "$@" "$value" ;;
             # A word of spec.container comes in pieces, without anything between them.
             'text '*)
@@ -962,6 +1128,8 @@ main() {
         collect
         fail 244 "the command $1 is not in the image $named"
     fi
+    [ "$runtime" = none ] || get_image
+    login_name='' login_password=''
     if [ -n "$callback" ]; then
         report htcjob.cloudevent.started </dev/null >/dev/null 2>&1 &
         reporting=$!
@@ -969,14 +1137,22 @@ main() {
     case $form.$runtime in
         script.none) run in_worker "$@" ./script.sh "$index" ${has_item:+"$item"} ;;
         *.none) run in_worker "$@" ;;
-        script.*) run in_container "$@" /htc_run/script.sh "$index" ${has_item:+"$item"} ;;
-        entrypoint.*) run_entrypoint "$@" ;;
-        *) run in_container "$@" ;;
+        *) restart=1 ;;
     esac
-    if [ "$code" -eq 255 ] && [ "$runtime" != none ]; then
-        [ "$form" != entrypoint ] || set -- "$runscript"
-        explain_255 "$1"
-    fi
+    while [ -n "$restart" ]; do
+        restart=
+        case $form in
+            script) run in_container "$@" /htc_run/script.sh "$index" ${has_item:+"$item"} ;;
+            entrypoint) run_entrypoint "$@" ;;
+            *) run in_container "$@" ;;
+        esac
+        if [ "$code" -eq 255 ]; then
+            [ "$form" != entrypoint ] || set -- "$runscript" "$@"
+            explain_255 "$1"
+            [ "$form" != entrypoint ] || shift
+        fi
+    done
+    below=188
     collect
     finish "$code"
 }

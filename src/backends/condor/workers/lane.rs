@@ -116,12 +116,12 @@ pub(super) fn take(shared: &WorkerContext, waiting: &mut VecDeque<QueuedRequest>
     let Some(first) = waiting.front() else { return Vec::new() };
     let most_jobs = shared.sizes.max_jobs(first, shared.clock.now());
     let (mut taken, mut left) = (Vec::new(), VecDeque::new());
-    let (mut jobs, mut room) = (0, usize::MAX);
+    let (mut jobs, mut room) = (0_usize, usize::MAX);
     for job in waiting.drain(..) {
         let (size, with_it) = (touches(&job), room.min(shared.sizes.max_requests(&job)));
-        let fits = taken.len() < with_it && (taken.is_empty() || jobs + size <= most_jobs);
+        let fits = taken.len() < with_it && (taken.is_empty() || jobs.saturating_add(size) <= most_jobs);
         if fits && taken.first().is_none_or(|first| can_share_call(first, &job)) {
-            (jobs, room) = (jobs + size, with_it);
+            (jobs, room) = (jobs.saturating_add(size), with_it);
             taken.push(job);
         } else {
             left.push_back(job);

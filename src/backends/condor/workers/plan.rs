@@ -9,10 +9,11 @@ use std::sync::Arc;
 use htc_api::ObjectName;
 use htc_machine::Uid;
 use htc_machine::indices::Indices;
+use htc_submit::description::NodeFaultRules;
 use htc_submit::htcopts::HtcOpts;
 use htc_submit::job_token::KeyRing;
-use htc_submit::payload::{Callback, Payload, PayloadError, sandbox_files};
-use htc_submit::spec::{Plan, SpecRules, Texts};
+use htc_submit::payload::{Callback, ImageCache, Payload, PayloadError, sandbox_files};
+use htc_submit::spec::{KeptInputs, Plan, SpecRules, Texts};
 use htc_support::failpoint;
 use htc_support::failpoint::Point;
 
@@ -28,10 +29,14 @@ pub struct Planner {
     pub layout: OutputLayout,
     /// Folders to bind into the container.
     pub binds: Vec<String>,
+    /// Folder of the nodes for images of registries.
+    pub image_cache: Option<String>,
     /// Maximum bytes of `spec.files` of all jobs of one HTCJob together; 0 for no limit.
     pub inputs_limit: u64,
     /// Submit commands for every job.
     pub site_defaults: HtcOpts,
+    /// When jobs run again after faults of their nodes.
+    pub node_faults: NodeFaultRules,
     /// Where jobs send reports, if they do.
     pub callback: Option<Arc<CallbackConfig>>,
 }
@@ -68,14 +73,17 @@ impl Planner {
         uid: &Uid,
         plan: &Plan,
         texts: &Texts,
+        inputs: &KeptInputs,
         indices: &Indices,
     ) -> Result<(), SandboxError> {
         let token = self.callback.as_ref().map(|reporting| (reporting, reporting.keys.current().token(uid)));
-        let env: Vec<(String, String)> = plan.env.plain.iter().chain(&texts.variables).cloned().collect();
+        let env: Vec<(String, String)> = plan.env.plain.iter().chain(&inputs.variables).cloned().collect();
         let payload = Payload {
             name: &name.name,
             image: &plan.image,
             image_name: &plan.named,
+            private: plan.private.is_some(),
+            image_cache: self.image_cache.as_deref().map(|folder| ImageCache { folder, uid: uid.as_str() }),
             program: &plan.program,
             source: &texts.source,
             binds: &self.binds,
@@ -87,7 +95,7 @@ impl Planner {
                 token,
             }),
             env: &env,
-            files: &texts.files,
+            files: &inputs.files,
             fetched: &plan.files.fetched,
             secret_files: &plan.files.secret,
             secret_env: &plan.env.secret,

@@ -88,6 +88,15 @@ impl Registry {
         })
     }
 
+    /// Cancels the request of an object that is gone, if no worker has started it.
+    pub fn withdraw(&self, uid: &Uid) {
+        self.with(|entries| {
+            if entries.of.get(uid).is_some_and(|entry| !entry.request.running) {
+                entries.of.remove(uid);
+            }
+        });
+    }
+
     /// Whether a request exists and was not cancelled.
     #[must_use]
     pub fn stands(&self, uid: &Uid, ticket: RequestTicket) -> bool {
@@ -152,6 +161,18 @@ mod tests {
             assert!(registry.stands(&uid, again));
             let _ = registry.take_up(&uid, again, &stop);
         }
+    }
+
+    #[test]
+    fn request_of_a_deleted_object_is_withdrawn_unless_it_runs() {
+        let (registry, key, stop) = (Registry::default(), key("a", RequestKind::Submit), Arc::default());
+        let waits = registry.enter(&key).unwrap();
+        registry.withdraw(&key.uid);
+        assert!(!registry.take_up(&key.uid, waits, &stop));
+        let runs = registry.enter(&key).unwrap();
+        assert!(registry.take_up(&key.uid, runs, &stop));
+        registry.withdraw(&key.uid);
+        assert!(registry.stands(&key.uid, runs));
     }
 
     #[tokio::test]

@@ -15,6 +15,9 @@ use super::{BatchLimits, QueuedRequest, WorkItem};
 /// jobs takes less than a second.
 pub(super) const LARGE: usize = 200;
 
+/// Bytes of input files above which a submission has a separate worker. They take some tenths of a second.
+const LARGE_BYTES: usize = 20 << 20;
+
 /// Maximum number of jobs of all small requests in one submission. More would save little time per job, and would delay
 /// requests that arrive meanwhile.
 const SMALL_TOGETHER: usize = 2 * LARGE;
@@ -118,11 +121,12 @@ impl SubmissionSizes {
         })
     }
 
-    /// Whether a request delays others: it touches many jobs, or submits a part of very many.
+    /// Whether a request delays others: it touches many jobs, submits a part of very many, or transfers large files.
     pub(super) fn is_large(&self, job: &WorkItem) -> bool {
         let submits = matches!(job.request.work, Work::Submit(..));
         let of = job.plan.as_ref().filter(|_| submits).map_or(0, |plan| plan.jobs);
-        self.holds_up_others(touches(job), of)
+        let bytes = job.texts.as_ref().map_or(0, |texts| texts.input_bytes.saturating_mul(touches(job)));
+        bytes > LARGE_BYTES || self.holds_up_others(touches(job), of)
     }
 
     /// Like [`Self::is_large`], for a request that touches `touched` jobs and, if it is a submission, belongs to an

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use htc_api::Reason;
-use htc_ledger::{Intent, NotedSubmission, SubmitResult};
+use htc_ledger::{Intent, Ledger, LedgerError, NotedSubmission, SubmitResult};
 use htc_machine::facts::{QueryError, RequestFailure, Submission as Intended, Witness};
 use htc_machine::judge::SubmitterLock;
 use htc_machine::request::{SubmitPermit, Work};
@@ -14,7 +14,7 @@ use htc_machine::{Index, Indices, SchedDate, Timestamp};
 use htc_submit::description;
 use htc_submit::description::{ClusterSettings, submit_description};
 use htc_submit::htcopts::HtcOpts;
-use htc_submit::spec::Plan;
+use htc_submit::spec::{KeptInputs, Plan};
 use htcondor::schedd::ScheddReading;
 use htcondor::submit::SubmitterExit;
 use htcondor::{HeldLock, Schedd};
@@ -210,6 +210,7 @@ impl SubmitCall {
             callback: planner.callback.is_some(),
             files,
             output_limit: planner.layout.output_limit,
+            node_faults: planner.node_faults,
             mini_cluster,
             volumes: plan.and_then(|plan| plan.volumes.of_worker()),
             workers: workers.as_deref(),
@@ -347,8 +348,28 @@ fn intent(
     Intent { key: job.request.key.clone(), at: now, submission: Some(noted) }
 }
 
+/// Reads what the ledger has for these jobs.
+async fn inputs(ledger: &Ledger, job: &WorkItem) -> Result<KeptInputs, LedgerError> {
+    let (Some(plan), uid) = (&job.plan, &job.request.key.uid) else { return Ok(KeptInputs::default()) };
+    Ok(KeptInputs {
+        files: if plan.files.kept.is_empty() { Vec::new() } else { ledger.files(uid).await? },
+        variables: if plan.env.read.is_empty() { Vec::new() } else { ledger.variables(uid).await? },
+    })
+}
+
 /// Writes the files. An HTCJob whose files cannot be written fails alone.
 async fn prepare(batch: &mut Batch) -> bool {
+    let mut kept = HashMap::new();
+    for job in &batch.requests {
+        match inputs(&batch.shared.ledger, job).await {
+            Ok(inputs) => kept.insert(job.request.key.uid.clone(), inputs),
+            Err(error) => {
+                tracing::error!(%error, "nothing submitted, inputs not read");
+                tokio::time::sleep(super::LEDGER_PAUSE).await;
+                return false;
+            }
+        };
+    }
     let work = |batch: &Batch| {
         let planner = batch.shared.planner.clone();
         let work: Vec<_> = batch
@@ -363,9 +384,9 @@ async fn prepare(batch: &mut Batch) -> bool {
         let write = move || {
             work.iter()
                 .filter_map(|(name, uid, plan, indices)| {
-                    let result = match plan {
-                        Some((plan, texts)) => planner.prepare(name, uid, plan, texts, indices),
-                        None => Err(SandboxError::UnreadableSpec),
+                    let result = match (plan, kept.get(uid)) {
+                        (Some((plan, texts)), Some(inputs)) => planner.prepare(name, uid, plan, texts, inputs, indices),
+                        _ => Err(SandboxError::UnreadableSpec),
                     };
                     result.err().map(|why| (uid.clone(), why))
                 })

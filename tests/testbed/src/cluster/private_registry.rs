@@ -7,16 +7,13 @@ use std::time::Duration;
 use super::{ADDRESS, Cluster};
 use crate::error::{Doing as _, Result};
 use crate::owned::{Owned, Spec};
+use crate::registry::HASHED;
+pub(super) use crate::registry::LOGIN;
 use crate::tool::run_ok;
 use crate::wait::wait_for;
 
 /// The page's, as kubelet's machine finds it: by /etc/hosts, and without TLS.
 pub(super) const HOST: &str = "gitlab-registry.cern.ch";
-/// Who may pull and push, as in the page's Secret.
-pub(super) const LOGIN: &str = "fsauerbu:YOUR_PASSWORD";
-/// The same for the registry.
-const HASHED: &str = "fsauerbu:$2y$05$htcoperatortestbedsale/Qg/GtHomGs333b814YNuvlzu5/2Qrm\n";
-
 /// Less than a second on a quiet machine.
 const READY: Duration = Duration::from_mins(1);
 
