@@ -51,6 +51,8 @@ pub struct CondorJob {
     /// job is late and never runs its payload, but when its object is at rest or gone nobody looks for it: the one thing that
     /// can be left behind.
     pub overdue: bool,
+    /// Its payload has run; not if it was only started on a node that is at fault.
+    pub ran: bool,
     /// It has ended in vain, and was begun again.
     pub again: bool,
     /// It carries this operator's attributes; a job of the Go operator that is not adopted does not.
@@ -232,7 +234,16 @@ impl World {
             };
             let limit = if submitter.overdue { Timestamp(0) } else { submitter.limit };
             let overdue = submitter.overdue;
-            self.schedd.queue.push(CondorJob { object, ad, limit, files, overdue, again: false, marked: true });
+            self.schedd.queue.push(CondorJob {
+                object,
+                ad,
+                limit,
+                files,
+                overdue,
+                again: false,
+                ran: false,
+                marked: true,
+            });
         }
         if others {
             self.breaks(Broken::OtherItems);
@@ -265,11 +276,12 @@ impl World {
     pub fn start(&mut self, place: usize, reports: bool) {
         let job = &mut self.schedd.queue[place];
         job.ad.status = JobStatus::Running;
-        let first = !job.ad.started;
         job.ad.started = true;
         if job.late() {
             return;
         }
+        let first = !job.ran;
+        job.ran = true;
         if reports {
             self.send_report(place, None);
         }

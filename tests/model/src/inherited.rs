@@ -35,7 +35,16 @@ fn job(object: u8, index: u32) -> CondorJob {
         remove_reason: String::new(),
         runs: RunHistory::default(),
     };
-    CondorJob { object, ad, limit: Timestamp(0), files: Files::Here, overdue: false, again: false, marked: false }
+    CondorJob {
+        object,
+        ad,
+        limit: Timestamp(0),
+        files: Files::Here,
+        overdue: false,
+        again: false,
+        ran: false,
+        marked: false,
+    }
 }
 
 impl Model {
