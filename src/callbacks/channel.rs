@@ -12,7 +12,7 @@ use htc_api::{KeyRef, ObjectName, PullLogin, Use};
 use htc_machine::Uid;
 use htc_support::consent::{self, SourceError};
 use htc_support::fair_limiter::FairLimiter;
-use htc_support::registry_login::{self, Login, LoginError};
+use htc_support::registry_login::{Login, LoginError};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
@@ -151,8 +151,7 @@ impl Receiver {
         for name in secrets {
             let name = ObjectName { namespace: namespace.clone(), name };
             let secret = intake.secrets.read(Use::ImagePull, name).await?;
-            let content = secret.data.as_ref().and_then(|data| data.get(registry_login::KEY));
-            if let Some(login) = Login::find(content.map(|content| content.0.as_slice()), &repository)? {
+            if let Some(login) = Login::in_secret(&secret, &repository)? {
                 return Ok(login.lines().into_bytes());
             }
         }

@@ -13,7 +13,7 @@ use htc_submit::payload::Image;
 use htc_submit::spec::SpecRules;
 use htc_submit::variables::{FreezeVariablesError, ReadFrom, Variables};
 use htc_support::consent::{self, SourceError};
-use htc_support::registry_login::{self, Login, LoginError};
+use htc_support::registry_login::{Login, LoginError};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 
@@ -158,8 +158,7 @@ pub(super) async fn login(pass: &Pass<'_>, pull: &PullLogin) -> Result<Login, In
     for name in &pull.secrets {
         let (client, namespace) = (&pass.context.client, &pass.name.namespace);
         let secret: Secret = consent::read(client, Use::ImagePull, namespace, name).await?;
-        let content = secret.data.as_ref().and_then(|data| data.get(registry_login::KEY));
-        let found = Login::find(content.map(|content| content.0.as_slice()), &pull.repository);
+        let found = Login::in_secret(&secret, &pull.repository);
         if let Some(login) = found.map_err(|error| InputsError::Login(name.clone(), error))? {
             return Ok(login);
         }

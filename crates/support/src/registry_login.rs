@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::Secret;
 use serde::Deserialize;
 
 /// Key of such a Secret.
-pub const KEY: &str = ".dockerconfigjson";
+const KEY: &str = ".dockerconfigjson";
 
 /// Name and password for a registry. Neither has a line feed.
 #[derive(Clone, PartialEq, Eq)]
@@ -44,13 +45,17 @@ struct Entry {
 }
 
 impl Login {
-    /// Returns the login for a repository such as `registry.example.org/team/fit`, if the content of the Secret's key has
-    /// one. Entries may be registries, as in `https://index.docker.io/v1/`, or the first folders of repositories; the
+    /// Returns the login for a repository such as `registry.example.org/team/fit`, if the Secret has one. Entries may be registries, as in `https://index.docker.io/v1/`, or the first folders of repositories; the
     /// longest one counts.
     ///
     /// # Errors
-    /// The content is missing or is something else.
-    pub fn find(content: Option<&[u8]>, repository: &str) -> Result<Option<Self>, LoginError> {
+    /// The content of the Secret's key is missing or is something else.
+    pub fn in_secret(secret: &Secret, repository: &str) -> Result<Option<Self>, LoginError> {
+        let content = secret.data.as_ref().and_then(|data| data.get(KEY));
+        Self::find(content.map(|content| content.0.as_slice()), repository)
+    }
+
+    fn find(content: Option<&[u8]>, repository: &str) -> Result<Option<Self>, LoginError> {
         let config: DockerConfig =
             serde_json::from_slice(content.ok_or(LoginError::NoKey)?).map_err(|_| LoginError::NoConfig)?;
         let fits =
